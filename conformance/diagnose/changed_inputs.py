@@ -72,9 +72,13 @@ def explain(
     found = []
     for order, (says, change) in enumerate(candidates(specification, contract, first)):
         covers = covered(specification, contract, first, change)
-        if 0 < covers <= WHOLE:
+        if narrowed := 0 < covers <= WHOLE:
             covers, says = _narrowed(specification, contract, first, change, covers, says)
-        if covers >= LEAST_COVERED and (misses := _misses(specification, contract, others, change)) <= (covers > WHOLE):
+        if covers < LEAST_COVERED:
+            continue
+        misses, least = _misses(specification, contract, others, change)
+        if misses <= (covers > WHOLE):
+            covers = covers if narrowed else min(covers, least)
             but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
             found.append(Explanation(says + but, covers, order, misses))
     if any(one.covers > WHOLE and not one.misses for one in found):
@@ -117,18 +121,21 @@ def _misses(
     contract: NumericContract,
     others: list[Observation],
     change: Callable[[Arguments], Arguments],
-) -> int:
+) -> tuple[int, float]:
     """How many other cases a change does not explain; one of `FEW` or more may have another error too. A case says
     nothing with which it cannot be made, or for which it gives numbers that are not finite, as when a state is divided by a
-    decay that is almost 0; no more than half may be such."""
+    decay that is almost 0; no more than half may be such. And the least coverage of those that it explains."""
     mute = misses = 0
+    least = 1.0
     for other in others:
-        if not covered(specification, contract, other, change):
+        covers = covered(specification, contract, other, change)
+        least = min(least, covers or 1.0)
+        if not covers:
             if not _finite(specification, contract, other, change):
                 mute += 1
             elif len(others) < FEW or (misses := misses + 1) > 1:
-                return len(others)
-    return misses if 2 * mute <= len(others) else len(others)
+                return len(others), 0.0
+    return (misses if 2 * mute <= len(others) else len(others)), least
 
 
 def _finite(

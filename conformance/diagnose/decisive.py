@@ -39,6 +39,8 @@ def decisive(observation: Observation, number: int, at: Mapping[str, int], contr
             before = sum(int(one[row]) for one in leaf.values[:window])
             told.append(f"accepted before this window: {before}")
     told += numbers(observation, at)
+    if observation.expected[number].whole:
+        return ", ".join(told)
     formats = [f"state {contract.state}", f"outputs {contract.io}", f"arithmetic {contract.accumulate}"]
     came = observation.came[number].dtype
     return ", ".join([*told, *formats, f"got an array of {came}"])

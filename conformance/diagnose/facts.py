@@ -37,6 +37,7 @@ TRIED, AGAIN = 4, 7919
 them, which may agree by the chance of their draw."""
 PASSING = 6
 """Number of passing cases that a changed line must leave as they are."""
+UNEXPLAINED = "no single change of an input, an output or a line of the reference that was tried gives these outputs"
 POSITIONS = re.compile(r" \d+ (all )?holds? what belongs to | and \d+ of ")
 """Words of a pattern that name positions."""
 MOSTLY = 0.5
@@ -77,7 +78,9 @@ def facts(
         told["passes"] = needs(specification, capability, smallest, failing, other, change, seeds)
         size = Clock(SIZES)
         told["sizes"] = sizes(specification, capability, smallest, failing, other, size, seeds)
+        nothing = not told["behaves"] and not told["equation"]
         ended = [
+            *([UNEXPLAINED] if seen and nothing else []),
             *cause.says("the cause"),
             *line.says("a changed equation"),
             *change.says("changes with which it passes"),

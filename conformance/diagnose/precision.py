@@ -103,9 +103,8 @@ def _share(specification: Specification, contract: NumericContract, seen: Observ
         shares = np.where(np.isnan(shares) & np.isfinite(came[judged(want)].astype(np.float64)), 0.0, shares)
         worst = max(worst, float(np.nan_to_num(shares, nan=np.inf).max(initial=0.0)))
         if number in seen.beyond:
-            typical = max(
-                typical, float(np.median(shares[want.bound[judged(want)] > 0]))
-            )  # slots that no row writes stay exact
+            bounded = want.bound[judged(want)] > 0  # slots that no row writes are exact
+            typical = max(typical, float(np.median(shares[bounded])) if bounded.any() else 0.0)
     return worst, typical
 
 

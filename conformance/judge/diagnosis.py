@@ -56,6 +56,8 @@ SEVERAL = tuple(way for way in WINDOWS if way != "buffered_step")
 """Operations that verify windows of several tokens."""
 CLASS = re.compile(r" Bug class [^.]*\.")
 """What the class of a fault means; shown beside the fault."""
+FOUND = "tokens found"
+"""How many tokens a prefix cache has of a prompt."""
 BUFFER = "the state behind checkpoint and ring"
 
 
@@ -79,6 +81,8 @@ def _when(measured: Measured) -> str:
 
 
 def _part(operation: str, measured: Measured) -> str:
+    if measured.name.startswith(FOUND):
+        return f"the number of {measured.name}"
     name, _, rest = measured.name.partition(" ")
     buffered = name == "S" and ".buffered_" in operation
     part = BUFFER if buffered else PARTS.get(name, "the output")
@@ -109,7 +113,7 @@ def looks_like(
         return Likeness()
     tried += observed(specification, capability, passing, PASSING, True)
     equal: dict[str, Fault] = {}
-    near: dict[str, float] = {}
+    near: dict[str, tuple[float, Fault]] = {}
     for fault in faults:
         own = _of(fault, specification.operation)
         if own is None or fault.name in equal:
@@ -125,7 +129,7 @@ def looks_like(
         if every:
             equal[fault.name] = fault
         elif share > NEAR:
-            near[fault.name] = share
+            near[fault.name] = (share, fault)
     agrees = f"{sum(not one.passes for one in tried)} failing and {sum(one.passes for one in tried)} passing cases"
     return Likeness(_named(list(equal.values()), agrees), "" if equal else _ranked(near))
 
@@ -139,9 +143,12 @@ def _named(equal: list["Fault"], agrees: str) -> str:
     return named + (f" So do {', '.join(f'`{fault.name}`' for fault in others)}." if others else "")
 
 
-def _ranked(near: dict[str, float]) -> str:
-    first = sorted(near.items(), key=lambda item: -item[1])[:RANKED]
-    return ", ".join(f"`{name}` ({share:.0%} of the error)" for name, share in first)
+def _ranked(near: "dict[str, tuple[float, Fault]]") -> str:
+    """The nearest faults; of the first also what it does."""
+    first = sorted(near.values(), key=lambda one: -one[0])[:RANKED]
+    told = [f"`{fault.name}` (explains {share:.0%} of the error)" for share, fault in first]
+    told[:1] = [f"{one}: {CLASS.sub('', fault.says)}" for one, (_, fault) in zip(told[:1], first, strict=False)]
+    return " ".join([told[0], *([f"Then {', '.join(told[1:])}."] if told[1:] else [])]) if told else ""
 
 
 def _of(fault: "Fault", operation: str) -> Capability | None:

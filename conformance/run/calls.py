@@ -263,7 +263,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 ADVICE = re.compile(r"\\n(Search for `cuda|CUDA kernel errors might be)")
-"""Where PyTorch's message of an error on a GPU goes on with what may be tried next, its lines joined by `clean`."""
+"""Where PyTorch's message of an error on a GPU gives advice, after `clean` has joined its lines."""
 
 
 def tail(error: BaseException, foreign: bool = False) -> str:

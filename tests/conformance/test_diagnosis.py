@@ -35,13 +35,14 @@ def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
 @pytest.mark.parametrize(
     ("subject", "operation", "first", "like"),
     [
-        (
+        pytest.param(
             speculation.subject(speculation.KeepsConvWindow),
             "speculate.chain",
             "speculate.chain, in the window of the convolution after window 1: row 0, channel 0, tap 0; right: all before, "
             "the recurrent state after window 1",
             "equals the planted fault `KeepsConvWindow` on 4 failing and 2 passing cases; bug class ROLLBACK: Rejected "
             "inputs stay in the window of the convolution; the state is rolled back. vllm-project/vllm#50272.",
+            marks=pytest.mark.nightly,
         ),
         (
             arithmetic.subject(arithmetic.group_map),
@@ -61,11 +62,12 @@ def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
             "ssd.buffered_verify, in the state behind checkpoint and ring after window 0",
             "equals the planted fault `OneCursor`",
         ),
-        (
+        pytest.param(
             windows.subject("verify_snapshots", windows.RestingRowsAdvance, "delta"),
             "delta.verify_snapshots",
             "delta.verify_snapshots, in the recurrent state after window 1: row 0, head 0, key channel 0, channel 0",
             "equals the planted fault `RestingRowsAdvance`",
+            marks=pytest.mark.nightly,
         ),
         (
             single("acceptance.greedy", acceptance.path_without_root),
@@ -136,6 +138,7 @@ class TakesTheLast(Stepped):
         super().commit(np.full_like(advanced, path.shape[1]), path)
 
 
+@pytest.mark.nightly
 def test_a_fault_is_known_where_the_right_answer_has_no_bound_and_both_round() -> None:
     subject = Subject("x", {"delta.verify_snapshots": Capability(TakesTheLast, other_rules.FP32)})
     assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith("equals the planted fault `KeepsEveryDraft`")
@@ -148,6 +151,7 @@ def test_a_fault_of_a_scan_is_known_in_windows_too() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_a_fault_of_windows_is_known_however_they_are_verified() -> None:
     subject = windows.subject("verify_snapshots", windows.KeepsOneMore, "delta")
     said = diagnosed(subject, "delta.verify_snapshots").looks_like

@@ -49,9 +49,9 @@ def rule(fails: Sequence[int], passes: Sequence[int], axis: str, many: str) -> R
             )
     if len(passes) == 1:
         return Rule(f"{tried} only {passes[0]} passes", lambda n: n != passes[0], _around(passes[0], [*fails, *passes]))
-    if below and 3 * len(above) <= len(fails):
-        block = _block(above, fails) if len(above) >= ALIKE else 0
-        multiples = block > 0 and above[0] % block == 0
+    block = _block(above, fails) if len(above) >= ALIKE else 0
+    multiples = block > 0 and above[0] % block == 0
+    if below and (multiples or 3 * len(above) <= len(fails)):
         which = f"multiples of {block} ({_listed(above)})" if multiples else _listed(above)
         return Rule(
             f"{tried} all up to {max(below)} pass, and those above fail, but for {which}",

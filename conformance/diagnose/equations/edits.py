@@ -147,7 +147,7 @@ def _further(owner: ast.AST, old: ast.expr) -> Iterator[ast.expr]:
     or never."""
     if isinstance(owner, ast.For | ast.comprehension) and owner.iter is old:
         yield from instead_of_all(old)
-    if isinstance(owner, ast.If | ast.IfExp) and owner.test is old and not isinstance(old, ast.Compare):
+    if isinstance(owner, ast.If) and owner.test is old and not isinstance(old, ast.Compare):
         yield ast.Constant(True)
         yield ast.Constant(False)
 

@@ -42,6 +42,8 @@ def accepted(named: Named, of: Of) -> Made:
     """Each such mistake that the inputs allow."""
     if {"path"} <= named.keys():
         yield "entries of the path that are 0, the root, were taken for padding", of(_rootless)
+    if {"u", "advanced"} <= named.keys() and not {"M", "states"}.isdisjoint(named):
+        yield "the first w of the accepted tokens counted, where more are accepted than the window has columns", of(_first_w)
     if not {"path", "advanced"} <= named.keys() or EACH not in named["path"].path:
         return
     for says, take in WAYS.items():
@@ -50,6 +52,11 @@ def accepted(named: Named, of: Of) -> Made:
         for part, words in PARTS.items():
             for says, take in WAYS.items():
                 yield f"{says}, for {words} alone", Commits(part, take)
+
+
+def _first_w(arguments: Arguments, named: Named) -> Arguments:
+    held = next(named[name] for name in ("M", "states") if name in named)
+    return changed(arguments, (named["advanced"], lambda a: np.minimum(a, held.value.shape[-1])))
 
 
 def _rootless(arguments: Arguments, named: Named) -> Arguments:

@@ -11,7 +11,7 @@ from ..leaves import changed
 from .named import Made, Named, Of
 
 TEXTS = {"history", "prompt", "output"}
-"""Tokens of each row, behind which -1 begins."""
+"""Tokens of each row, after which -1 begins."""
 
 
 def texts(named: Named, of: Of) -> Made:

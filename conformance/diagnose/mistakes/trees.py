@@ -23,6 +23,7 @@ def tree_mistakes(every: list[Leaf], named: Named, of: Of) -> Made:
     """Each mistake of a tree that the inputs allow."""
     if not {"parents", "ancestors"}.isdisjoint(named):
         yield "the parent of a node were the last node one level above it", of(partial(_hung, _above))
+        yield "a node began where the child of its parent before it ended, not at its parent", of(partial(_hung, _elder))
         for places in PLACES:
             yield TAKEN.format(places), of(partial(_hung, partial(_overwritten, places)))
     if {"ancestors"} <= named.keys():
@@ -54,6 +55,17 @@ def _above(parents: Array) -> Array:
             above = [n for n in range(node) if depth[n] == depth[node] - 1 and row[n] != tree.PADDING]
             if parent >= 0:
                 made[b, node] = above[-1]
+    return made
+
+
+def _elder(parents: Array) -> Array:
+    """The parent of each node is the child of its parent before it; of the first child it stays."""
+    made = parents.copy()
+    for b, row in enumerate(parents):
+        for node, parent in enumerate(row):
+            elder = np.flatnonzero(row[:node] == parent)
+            if parent >= 0 and len(elder):
+                made[b, node] = elder[-1]
     return made
 
 

@@ -2,14 +2,19 @@
 
 import pytest
 
-from .invented import BUGS, Bug, diagnosed
+from .invented import BUGS, SLOW_BUGS, Bug, diagnosed
 from .invented_equations import EQUATIONS, SLOW_EQUATIONS
 from .invented_later import QUICK, SLOW
 
 
 @pytest.mark.parametrize(
     "bug",
-    [*BUGS, *QUICK, *EQUATIONS, *(pytest.param(bug, marks=pytest.mark.nightly) for bug in (*SLOW, *SLOW_EQUATIONS))],
+    [
+        *BUGS,
+        *QUICK,
+        *EQUATIONS,
+        *(pytest.param(bug, marks=pytest.mark.nightly) for bug in (*SLOW_BUGS, *SLOW, *SLOW_EQUATIONS)),
+    ],
     ids=lambda bug: bug.run.__name__,
 )
 def test_an_invented_bug_is_caught_and_its_cause_is_named(bug: Bug) -> None:

@@ -153,7 +153,13 @@ MISTAKES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+SLOW = {"chunks lose a decay"}
+"""Mistakes of which the search takes half a minute."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in SLOW else name for name in MISTAKES]
+)
 def test_a_common_mistake_is_named(name: str) -> None:
     run, operation, words = MISTAKES[name]
     found = list(diagnosed(Bug(run, operation, ())))
