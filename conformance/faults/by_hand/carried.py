@@ -18,12 +18,12 @@ from .chunks import CHUNKS, Scanned, cut, named
 
 
 def ssd_read(S: Array, window: Any) -> Array:
-    """What every token reads of a state of its own (b t h p n)."""
+    """What every token reads of the state given for it (b t h p n)."""
     return np.einsum("bthpn, bthn -> bthp", S, ssd.per_head(window.C, window.x.shape[2]))
 
 
 def selective_read(S: Array, window: Any) -> Array:
-    """What every token reads of a state of its own (b t d n)."""
+    """What every token reads of the state given for it (b t d n)."""
     return np.einsum("btdn, btn -> btd", S, window.C)
 
 
