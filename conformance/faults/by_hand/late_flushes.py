@@ -7,13 +7,13 @@ import numpy as np
 
 from ssmspec_ref import ssd
 from ssmspec_ref.backtrack import activation_replay
-from ssmspec_ref.contract import FLOAT64, Adapter
+from ssmspec_ref.contract import FLOAT64, Adapter, Limits
 from ssmspec_ref.records import each, where
 from ssmspec_ref.shapes import Array, Lengths, Mask, Parents, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
 from ...adapters.reference_parts.windows import Bare
-from ..single import EVERYTHING, Wrong, adapter_of
+from ..single import Wrong, adapter_of
 from .chunks import ssd_decay
 from .slot_order import Turning, fits
 
@@ -145,16 +145,21 @@ class DecaysInItsOwnWindow(Turning):
             self.counts[b] += [int(count)] if count else []
 
 
+TWICE = Limits({"verify": ("once", "twice")})
 LATE = (FlushesLate, FlushesLateOf16, FlushesLateOf24, FlushesLateOf32)
 DECAYS = (StaleEntriesDecay, StaleEntriesDecayOf16, StaleEntriesDecayOf32, DecaysInItsOwnWindow)
 FAULTS: tuple[Wrong, ...] = (
     *(
-        (build, f"{rule}.verify_replay", "REPLAY", FLOAT64, EVERYTHING)
+        (build, f"{rule}.verify_replay", "REPLAY", FLOAT64, TWICE)
         for rule in ("ssd", "delta")
         for build in (StaysPending, StaysPendingWhenVerified)
     ),
-    *((build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build)) for rule in ("ssd", "delta") for build in LATE),
-    *((build, "ssd.buffered_verify", "REPLAY", AT_ONCE, fits(build)) for build in DECAYS),
+    *(
+        (build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, replace(fits(build), options=TWICE.options))
+        for rule in ("ssd", "delta")
+        for build in LATE
+    ),
+    *((build, "ssd.buffered_verify", "REPLAY", AT_ONCE, replace(fits(build), options=TWICE.options)) for build in DECAYS),
 )
 """Each with its operation, its bug class, what it declares, and the windows that it takes."""
 
