@@ -56,11 +56,12 @@ def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
             "ssd.scan, in the output: row 0, token 0, head 0, channel 0; right: the recurrent state",
             "equals the planted fault `lost_skip`",
         ),
-        (
+        pytest.param(
             windows.subject("buffered_verify", windows.OneCursor),
             "ssd.buffered_verify",
             "ssd.buffered_verify, in the state behind checkpoint and ring after window 0",
             "equals the planted fault `OneCursor`",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             windows.subject("verify_snapshots", windows.RestingRowsAdvance, "delta"),

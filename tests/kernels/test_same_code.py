@@ -144,6 +144,7 @@ def test_a_package_from_elsewhere_is_refused(tmp_path: Path) -> None:
         same_code.of_tree(tmp_path, [NAME], 90, 1)
 
 
+@pytest.mark.nightly
 def test_modules_in_other_folders_and_under_other_names_are_compared_and_so_is_what_is_timed(tmp_path: Path) -> None:
     package = moved(tmp_path / "kernels")
     names, renamed = [NAME, "timed linear#0#0"], {name: f"of_{name}" for name in homes()}
@@ -168,6 +169,7 @@ def test_an_argument_under_another_name_is_passed_on(monkeypatch: pytest.MonkeyP
     assert norm.norm(2, epsilon=3.0) == norm.norm(2, eps=3.0) == (2, 3.0)
 
 
+@pytest.mark.nightly
 def test_every_variant_that_is_timed_is_compared_once() -> None:
     """In a process without the interpreter: the launches of a case are counted there."""
     code = "from perf_gates.static import same_code as s; import json; print(json.dumps(s.timed_names()))"
