@@ -113,6 +113,7 @@ def looks_like(
         return Likeness()
     tried += observed(specification, capability, passing, PASSING, True)
     equal: dict[str, Fault] = {}
+    agrees = ""
     near: dict[str, tuple[float, Fault]] = {}
     for fault in faults:
         own = _of(fault, specification.operation)
@@ -121,16 +122,22 @@ def looks_like(
         if clock.ended:
             break
         every, share = True, 1.0
-        for one in tried:
+        taken = [one for one in tried if within(specification, own, one.case)]
+        if 2 * sum(not one.passes for one in taken) < sum(not one.passes for one in tried):
+            continue  # a fault that takes no pools, say, says nothing of cases with pools
+        for one in taken:
             same, explained = _compared(specification, capability, own, one)
             every, share = every and same, min(share, explained)
             if not every and share <= NEAR:
                 break
         if every:
             equal[fault.name] = fault
+            agrees = (
+                agrees
+                or f"{sum(not one.passes for one in taken)} failing and {sum(one.passes for one in taken)} passing cases"
+            )
         elif share > NEAR:
             near[fault.name] = (share, fault)
-    agrees = f"{sum(not one.passes for one in tried)} failing and {sum(one.passes for one in tried)} passing cases"
     return Likeness(_named(list(equal.values()), agrees), "" if equal else _ranked(near))
 
 
@@ -234,8 +241,6 @@ def _compared(
 ) -> tuple[bool, float]:
     """Whether a fault gives the same outputs, and passes or fails in the same way; and the fraction of the error that it
     explains (1 for a passing case that it passes)."""
-    if not within(specification, own, found.case):
-        return False, 0.0
     try:
         with np.errstate(all="ignore"):  # its warnings are not the user's
             outputs = specification.run(own, placed(found.arguments, False)).outputs

@@ -7,18 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.adapters.reference_parts.pools import over_pools
+from conformance.diagnose.observe import observe
+from conformance.faults.catalogue import FAULTS
 from conformance.faults.recurrences import arithmetic, other_rules
 from conformance.faults.rollback import histories, speculation, windows
 from conformance.faults.sampled import acceptance
 from conformance.faults.single import single
 from conformance.faults.whole_layers import attention
 from conformance.judge import diagnosis
-from conformance.judge.diagnosis import Stepped, diverges
+from conformance.judge.diagnosis import Stepped, diverges, looks_like
 from conformance.judge.verdict import Judgement, Measured
 from conformance.report.stream import Diagnosis
 from conformance.run.known import read_known
 from conformance.run.plan import Selection, plan
 from conformance.run.runner import Setting, run
+from conformance.suite import find
 from ssmspec_ref import delta, ssd
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
 from ssmspec_ref.records import prefix
@@ -206,3 +210,15 @@ def test_a_search_that_breaks_leaves_the_verdict_and_says_so(monkeypatch: pytest
     assert found.rerun
     assert "broke while it searched for the cause" in found.facts["search"]
     assert "no such cause" in found.facts["search"]
+
+
+def test_a_fault_that_takes_no_pools_is_known_where_a_case_has_one() -> None:
+    fault = next(one for one in FAULTS if one.name == "second_step_to_the_node_before")
+    given = over_pools(fault.subject.capabilities["conv.verify_tree"])
+    specification, first = find("conv.verify_tree/b2,t7,c6,w4/plain/normal/s0")
+    cases = [*specification.cases("standard", given.limits)]
+    pools = [case for case in cases if case.options.get("slots", "plain") == "shuffled"]
+    failing = [first, replace(first, seed=1), *pools[:1]]
+    assert [observe(specification, given, case).passes for case in failing] == [False] * 3
+    assert looks_like(specification, given, failing, [], [fault]).equal.startswith(f"equals the planted fault `{fault.name}`")
+    assert not looks_like(specification, given, pools[:1], [], [fault]).equal
