@@ -78,8 +78,9 @@ def explain(
             continue
         misses, least = _misses(specification, contract, others, change)
         if misses <= (covers > WHOLE):
-            covers = covers if narrowed else min(covers, least)
             but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
+            if not narrowed and least <= WHOLE < covers:
+                covers, but = IN_PART, f"{but} (in some cases it would alter right values too)"
             found.append(Explanation(says + but, covers, order, misses))
     if any(one.covers > WHOLE and not one.misses for one in found):
         found = [one for one in found if not one.misses]
@@ -99,7 +100,8 @@ def _narrowed(
     if covered(specification, contract, first, change, Among.OUTPUTS) > WHOLE:
         return 1.0, f"{says}, for {_wrong_names(first)} alone"
     where = _part(first)
-    if where and covered(specification, contract, first, change, Among.PLACES) > WHOLE:
+    rounds = all(first.expected[number].bound.any() for number in first.beyond)  # moved values meet others by chance
+    if where and rounds and covered(specification, contract, first, change, Among.PLACES) > WHOLE:
         return IN_PART, f"{says}, only at {where}"
     return covers, says
 
@@ -108,7 +110,7 @@ def _part(one: Observation) -> str:
     """Where the wrong elements of the first wrong output are, in words; "" for few, or if every row, head .. has some."""
     number = one.beyond[0]
     places, share, _ = extent(one, number).rpartition(" (")
-    return places if share and one.wrong(number).sum() >= FEW else ""
+    return places.replace("only ", "") if share and one.wrong(number).sum() >= FEW else ""
 
 
 def _wrong_names(one: Observation) -> str:
@@ -178,7 +180,7 @@ def covered(
 
 def agreement(contract: NumericContract, observation: Observation, made: list[Expected], among: Among = Among.ALL) -> float:
     """As `covered`, of outputs that the reference gave with a change."""
-    altered = agrees = 0
+    altered = agrees = valued = unread = 0
     for number, (want, other) in enumerate(zip(observation.expected, made, strict=False)):
         came = observation.came[number].astype(np.float64)
         if other.value.shape != came.shape:
@@ -190,12 +192,14 @@ def agreement(contract: NumericContract, observation: Observation, made: list[Ex
         with np.errstate(invalid="ignore", over="ignore"):
             off, error = (np.abs(came - value) / np.maximum(tolerance, TINY) for value in (other.value, want.value))
             apart = judged(want) & (np.abs(other.value - want.value) > tolerance)
-            left, had = (np.sum(np.square(each[wrong])) for each in (off, error))
-        if not (off[wrong] <= 1).all() or left > LEFT**2 * had:
+            free = wrong & ~judged(other)  # a change after which nobody reads a place explains what is there
+            left, had = (np.sum(np.square(each[wrong & ~free])) for each in (off, error))
+        if not (off[wrong & ~free] <= 1).all() or left > LEFT**2 * had:
             return 0.0
+        unread, valued = unread + int(free.sum()), valued + int((wrong & ~free).sum())
         apart &= around(wrong) if among is Among.PLACES else np.True_
         altered, agrees = altered + int((apart | wrong).sum()), agrees + int(wrong.sum())
-    return agrees / altered if altered else 0.0
+    return agrees / altered if valued > unread else 0.0
 
 
 def reference(

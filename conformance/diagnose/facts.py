@@ -38,8 +38,8 @@ them, which may agree by the chance of their draw."""
 PASSING = 6
 """Number of passing cases that a changed line must leave as they are."""
 UNEXPLAINED = "no single change of an input, an output or a line of the reference that was tried gives these outputs"
-POSITIONS = re.compile(r" \d+ (all )?holds? what belongs to | and \d+ of ")
-"""Words of a pattern that name positions."""
+POSITIONS = re.compile(r" \d+ (all )?holds? what belongs to | and \d+ of |only at | times what ")
+"""Words of an explanation that name positions, or a factor."""
 MOSTLY = 0.5
 """A change that would alter more than twice what is wrong is not reported beside a pattern that explains all of it."""
 
@@ -143,10 +143,10 @@ def causes(
     ]
     if shapes and all(shapes):
         found = [one for one in found if one.covers >= MOSTLY]
-    said = [
-        f"as if {one.says}" + ("" if one.covers > WHOLE or one.covers == IN_PART else f", in {one.covers:.0%} of the places")
-        for one in found
-    ]
+    said = []
+    for one in found:
+        share = "" if one.covers > WHOLE or one.covers == IN_PART else f", in {one.covers:.0%} of the places"
+        said.append(placed(specification, f"as if {one.says}{share}", first.case, shown))
     said += dict.fromkeys(says for of in shapes for says in of)
     if told := overflow((first, *others)):
         said.insert(0, told)
@@ -156,7 +156,7 @@ def causes(
 
 
 def placed(specification: Specification, says: str, case: Case, shown: Case | None) -> str:
-    """A pattern that names positions, with the case that has them, if that is not the one that is shown."""
+    """An explanation that names positions or a factor, with the case that has them, if that is not the one that is shown."""
     return f"{says} (in {specification.identify(case)})" if POSITIONS.search(says) and case != shown else says
 
 

@@ -124,7 +124,10 @@ def decides(specification: Specification, capability: Capability, found: Observa
     if said := _padded(tries, arguments, free):
         told.append(said)
     if free:
-        told.append(f"not {' or '.join(free)}: it fails also with {SIMPLEST.get(free[0], 'the simplest values')}")
+        do = "does" if len(free) == 1 else "do"
+        told.append(
+            f"{' and '.join(free)} {do} not decide: it fails also with {SIMPLEST.get(free[0], 'the simplest values')}"
+        )
     return "; ".join(told)
 
 

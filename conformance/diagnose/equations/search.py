@@ -101,8 +101,8 @@ def _changed(
     clock: Clock,
     seen: set[str],
 ) -> Iterator[str]:
-    """Each change that gives the outputs of all cases."""
-    first = failing[0]
+    """The first change of each line that gives the outputs of all cases."""
+    first, lines = failing[0], set[str]()
     functions = executed(lambda: way(first))
     failing = sorted(failing, key=partial(_seconds, way))
     turns = Turns()
@@ -110,13 +110,15 @@ def _changed(
         for edit in (edit for one in functions for edit in edits(one)):
             if clock.ended:
                 return
-            if edit.says in seen:
+            line = edit.says.partition(" read `")[0]
+            if edit.says in seen or line in lines:
                 continue
             seen.add(edit.says)
             with exchanged(edit):
                 if not all(_covered(way, contract, one, turns) for one in failing):
                     continue
                 if _covered(way, contract, first, turns) > WHOLE and all(_same(way, contract, one, turns) for one in passing):
+                    lines.add(line)
                     yield edit.says
 
 

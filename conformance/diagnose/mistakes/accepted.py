@@ -44,6 +44,7 @@ def accepted(named: Named, of: Of) -> Made:
         yield "entries of the path that are 0, the root, were taken for padding", of(_rootless)
     if {"u", "advanced"} <= named.keys() and not {"M", "states"}.isdisjoint(named):
         yield "the first w of the accepted tokens counted, where more are accepted than the window has columns", of(_first_w)
+        yield "a row with advanced = 0 accepted its root", of(_at_least_one)
     if not {"path", "advanced"} <= named.keys() or EACH not in named["path"].path:
         return
     for says, take in WAYS.items():
@@ -57,6 +58,10 @@ def accepted(named: Named, of: Of) -> Made:
 def _first_w(arguments: Arguments, named: Named) -> Arguments:
     held = next(named[name] for name in ("M", "states") if name in named)
     return changed(arguments, (named["advanced"], lambda a: np.minimum(a, held.value.shape[-1])))
+
+
+def _at_least_one(arguments: Arguments, named: Named) -> Arguments:
+    return changed(arguments, (named["advanced"], lambda a: np.maximum(a, 1)))
 
 
 def _rootless(arguments: Arguments, named: Named) -> Arguments:

@@ -18,7 +18,7 @@ def texts(named: Named, of: Of) -> Made:
     """Each such mistake that the inputs allow."""
     if {"logits", "temperature"} <= named.keys() and np.all(np.asarray(named["temperature"].value) > 0):
         yield "the logits were divided by the temperature before the penalties, and not after them", of(_cooled_first)
-    for name in TEXTS & named.keys():
+    for name in sorted(TEXTS & named.keys()):
         if isinstance(text := named[name].value, np.ndarray) and text.ndim == 2 and len(text) > 1:
             yield f"the length of row 0 of {name} counted for every row", of(partial(_as_long_as_row_0, name))
     if {"prompt", "output"} <= named.keys():

@@ -90,7 +90,7 @@ def test_the_entry_that_decides_is_named(run: Callable[..., Any], case: str, say
 
 def test_a_failure_that_no_mask_has_a_part_in_says_so_and_names_no_entry() -> None:
     found = told(without_D, "ssd.scan_masked/b1,t12,g1,h1,p1,n1/plain/gentle/s0")
-    assert found["decides"] == "not live: it fails also with every token live"
+    assert found["decides"] == "live does not decide: it fails also with every token live"
 
 
 class Wraps:
