@@ -192,7 +192,7 @@ def agreement(contract: NumericContract, observation: Observation, made: list[Ex
         with np.errstate(invalid="ignore", over="ignore"):
             off, error = (np.abs(came - value) / np.maximum(tolerance, TINY) for value in (other.value, want.value))
             apart = judged(want) & (np.abs(other.value - want.value) > tolerance)
-            free = wrong & ~judged(other)  # a change after which nobody reads a place explains what is there
+            free = wrong & ~judged(other) & ~(off <= 1)  # a change after which nobody reads a place explains what is there
             left, had = (np.sum(np.square(each[wrong & ~free])) for each in (off, error))
         if not (off[wrong & ~free] <= 1).all() or left > LEFT**2 * had:
             return 0.0

@@ -70,6 +70,22 @@ def rootless(M: Array, u: Array, path: Array) -> Array:
     return single(conv.commit(M, along(u, kept), (kept > 0).sum(axis=1)))[0]
 
 
+def mask_as_a_number(S: Array, window: Any, params: Any, live: Array) -> tuple[Array, ...]:
+    """The mask is summed, and that many first tokens are taken for live."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return single(*delta.scan(S, window, params, np.arange(live.shape[1]) < live.sum(axis=1)[:, None]))
+
+
+def root_always(M: Array, u: Array, advanced: Array) -> Array:
+    """The root is taken for accepted where nothing is."""
+    return single(conv.commit(M, u, np.maximum(advanced, 1)))[0]
+
+
+def first_inputs(M: Array, u: Array, advanced: Array) -> Array:
+    """Of more accepted inputs than the window has columns the first are kept."""
+    return single(conv.commit(M, u, np.minimum(advanced, M.shape[2])))[0]
+
+
 class Commits:
     """A layer whose convolution takes every token of a window for accepted, or whose recurrence leaves out the last token of
     a window that is accepted whole."""
@@ -107,6 +123,9 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str, str]] = {
     "eps": (eps_outside_the_root, "delta.step", "einsum('...k, ...k -> ...', x, x)) + params.eps)"),
     "scale": (scaled_again, "delta.step", "as if q were scaled twice"),
     "softplus": (log_of_one_plus, "selective.step", "it would hold under softplus=log"),
+    "number": (mask_as_a_number, "delta.scan_masked", "as if the first tokens of a row were live, as many as live marks"),
+    "rooted": (root_always, "conv.commit", "as if a row with advanced = 0 accepted its root"),
+    "first": (first_inputs, "conv.commit", "as if the first w of the accepted tokens counted"),
     "root": (rootless, "conv.commit_path", "as if entries of the path that are 0, the root, were taken for padding"),
     "all": (
         conv_takes_all,
