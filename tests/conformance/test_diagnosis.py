@@ -149,6 +149,7 @@ def test_a_fault_is_known_where_the_right_answer_has_no_bound_and_both_round() -
     assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith("equals the planted fault `KeepsEveryDraft`")
 
 
+@pytest.mark.nightly
 def test_a_fault_of_a_scan_is_known_in_windows_too() -> None:
     subject = Subject("x", {"delta.verify_snapshots": Capability(DecaysLast, other_rules.FP32)})
     assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith(

@@ -140,7 +140,13 @@ CASES = 16
 """Cases of an operation to call: enough that each mistake shows in some."""
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+SLOW = {"all"}
+"""Mistakes that another one resembles, and of which the search takes ten seconds."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in SLOW else name for name in MISTAKES]
+)
 def test_a_mistake_is_told_in_words_or_by_a_line_of_the_reference(name: str) -> None:
     run, operation, words = MISTAKES[name]
     capability = Capability(run, NumericContract())

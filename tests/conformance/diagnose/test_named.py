@@ -153,8 +153,8 @@ MISTAKES = {
 }  # fmt: skip
 
 
-SLOW = {"chunks lose a decay"}
-"""Mistakes of which the search takes half a minute."""
+SLOW = {"chunks lose a decay", "delta tree as chain"}
+"""Mistakes of which the search takes a quarter of a minute and more."""
 
 
 @pytest.mark.parametrize(
