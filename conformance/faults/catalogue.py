@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,7 +67,7 @@ from .rollback import (
     windows,
 )
 from .sampled import acceptance, processors, runs, sampling, tokens
-from .single import single
+from .single import Wrong, single
 from .whole_layers import attention, gates, layers, prompts
 
 THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+|[\w-]+#\d+")
@@ -149,8 +149,7 @@ def _faults() -> Iterator[Fault]:
         trapezoids,
         pieces,
     ):
-        for run, operation, bug_class, *given in module.FAULTS:
-            yield fault(bug_class, operation, single(operation, run, *given))
+        yield from _of_operations(module.FAULTS)
     for run, bug_class in processors.FAULTS:
         yield fault(bug_class, processors.OPERATION, single(processors.OPERATION, run))
     yield from _classed_below()
@@ -167,8 +166,13 @@ def _faults() -> Iterator[Fault]:
         siblings,
         ends,
     ):
-        for run, operation, bug_class, *given in module.FAULTS:
-            yield fault(bug_class, operation, single(operation, run, *given))
+        yield from _of_operations(module.FAULTS)
+
+
+def _of_operations(faults: Iterable[Wrong]) -> Iterator[Fault]:
+    """The faults of one file that names the operation of each."""
+    for run, operation, bug_class, *given in faults:
+        yield fault(bug_class, operation, single(operation, run, *given))
 
 
 def _classed_below() -> Iterator[Fault]:

@@ -132,10 +132,8 @@ def looks_like(
                 break
         if every:
             equal[fault.name] = fault
-            agrees = (
-                agrees
-                or f"{sum(not one.passes for one in taken)} failing and {sum(one.passes for one in taken)} passing cases"
-            )
+            bad = sum(not one.passes for one in taken)
+            agrees = agrees or f"{bad} failing and {len(taken) - bad} passing cases"
         elif share > NEAR:
             near[fault.name] = (share, fault)
     return Likeness(_named(list(equal.values()), agrees), "" if equal else _ranked(near))
@@ -152,10 +150,14 @@ def _named(equal: list["Fault"], agrees: str) -> str:
 
 def _ranked(near: "dict[str, tuple[float, Fault]]") -> str:
     """The nearest faults; of the first also what it does."""
-    first = sorted(near.values(), key=lambda one: -one[0])[:RANKED]
-    told = [f"`{fault.name}` (explains {share:.0%} of the error)" for share, fault in first]
-    told[:1] = [f"{one}: {CLASS.sub('', fault.says)}" for one, (_, fault) in zip(told[:1], first, strict=False)]
-    return " ".join([told[0], *([f"Then {', '.join(told[1:])}."] if told[1:] else [])]) if told else ""
+    told = [
+        (f"`{fault.name}` (explains {share:.0%} of the error)", CLASS.sub("", fault.says))
+        for share, fault in sorted(near.values(), key=lambda one: -one[0])[:RANKED]
+    ]
+    if not told:
+        return ""
+    (first, does), *others = told
+    return f"{first}: {does}" + (f" Then {', '.join(name for name, _ in others)}." if others else "")
 
 
 def _of(fault: "Fault", operation: str) -> Capability | None:

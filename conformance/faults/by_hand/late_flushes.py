@@ -15,7 +15,7 @@ from ...adapters.reference_parts.backtracking import AT_ONCE
 from ...adapters.reference_parts.windows import Bare
 from ..single import Wrong, adapter_of
 from .chunks import ssd_decay
-from .slot_order import Turning, fits
+from .slot_order import Turning, fits, of_entries
 
 
 class StaysPending(Bare):
@@ -58,24 +58,6 @@ class FlushesLate(Turning):
         self.cursor, self.origin = self.cursor - over, (self.origin + over) % self.entries
 
 
-class FlushesLateOf16(FlushesLate):
-    """A ring of 16 entries is flushed one entry late: a window that is accepted whole overwrites the oldest entry."""
-
-    entries = 16
-
-
-class FlushesLateOf24(FlushesLate):
-    """A ring of 24 entries is flushed one entry late: a window that is accepted whole overwrites the oldest entry."""
-
-    entries = 24
-
-
-class FlushesLateOf32(FlushesLate):
-    """A ring of 32 entries is flushed one entry late: a window that is accepted whole overwrites the oldest entry."""
-
-    entries = 32
-
-
 class StaleEntriesDecay(Turning):
     """The checkpoint is decayed by all entries of a ring of 12, those from before the last flush included."""
 
@@ -103,18 +85,6 @@ class StaleEntriesDecay(Turning):
         super().commit(advanced, path)
         for b in range(len(advanced)):
             self.written[b, self.slots(b)] = True
-
-
-class StaleEntriesDecayOf16(StaleEntriesDecay):
-    """The checkpoint is decayed by all entries of a ring of 16, those from before the last flush included."""
-
-    entries = 16
-
-
-class StaleEntriesDecayOf32(StaleEntriesDecay):
-    """The checkpoint is decayed by all entries of a ring of 32, those from before the last flush included."""
-
-    entries = 32
 
 
 class DecaysInItsOwnWindow(Turning):
@@ -146,8 +116,8 @@ class DecaysInItsOwnWindow(Turning):
 
 
 TWICE = Limits({"verify": ("once", "twice")})
-LATE = (FlushesLate, FlushesLateOf16, FlushesLateOf24, FlushesLateOf32)
-DECAYS = (StaleEntriesDecay, StaleEntriesDecayOf16, StaleEntriesDecayOf32, DecaysInItsOwnWindow)
+LATE: tuple[type[Turning], ...] = (FlushesLate, *of_entries(FlushesLate, 16, 24, 32))
+DECAYS: tuple[type[Turning], ...] = (StaleEntriesDecay, *of_entries(StaleEntriesDecay, 16, 32), DecaysInItsOwnWindow)
 FAULTS: tuple[Wrong, ...] = (
     *(
         (build, f"{rule}.verify_replay", "REPLAY", FLOAT64, TWICE)

@@ -55,28 +55,13 @@ class FoldsInSlotOrder(Turning):
         return np.sort(super().slots(b))
 
 
-class FoldsInSlotOrderOf32(FoldsInSlotOrder):
-    """A ring of 32 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
-
-    entries = 32
-
-
-class FoldsInSlotOrderOf24(FoldsInSlotOrder):
-    """A ring of 24 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
-
-    entries = 24
-
-
-class FoldsInSlotOrderOf12(FoldsInSlotOrder):
-    """A ring of 12 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
-
-    entries = 12
-
-
-class FoldsInSlotOrderOf16(FoldsInSlotOrder):
-    """A ring of 16 entries that wraps around is replayed in the order of its slots, not from the oldest entry on."""
-
-    entries = 16
+def of_entries(build: type[Turning], *numbers: int) -> tuple[type[Turning], ...]:
+    """The same ring with other numbers of entries, which its name and its text say."""
+    text = build.__doc__ or ""
+    return tuple(
+        type(f"{build.__name__}Of{n}", (build,), {"entries": n, "__doc__": text.replace(f" {build.entries}", f" {n}")})
+        for n in numbers
+    )
 
 
 class RingKeepsTheFirstGroup(Turning):
@@ -121,7 +106,7 @@ def fits(build: type[Entries]) -> Limits:
     return Limits(sizes={"t": (1, build.entries)}, reason="fits its ring")
 
 
-ROUND = (FoldsInSlotOrderOf12, FoldsInSlotOrderOf16, FoldsInSlotOrderOf24, FoldsInSlotOrderOf32, FoldsInSlotOrder)
+ROUND = (*of_entries(FoldsInSlotOrder, 12, 16, 24, 32), FoldsInSlotOrder)
 FAULTS: tuple[Wrong, ...] = (
     *((build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build)) for rule in ("ssd", "delta") for build in ROUND),
     *((RingKeepsTheFirstGroup, f"{rule}.buffered_verify", "GROUP-MAP", AT_ONCE, fits(Turning)) for rule in ("ssd", "delta")),
