@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from conformance.adapters.reference_parts.pools import over_pools
+from conformance.diagnose.facts import UNEXPLAINED
 from conformance.diagnose.observe import observe
 from conformance.faults.catalogue import FAULTS
 from conformance.faults.recurrences import arithmetic, other_rules
@@ -192,6 +193,7 @@ def test_another_fault_equals_none(scan: Callable[..., Any]) -> None:
     found = diagnosed(Subject("x", {"ssd.scan": Capability(scan, arithmetic.FP32)}), "ssd.scan")
     assert found.diverges.startswith("ssd.scan, in the output")
     assert found.looks_like == ""
+    assert (UNEXPLAINED in found.facts.get("limits", "")) is (scan is third_root)  # D x of row 0 has a name
 
 
 def test_what_no_bound_decided_is_not_placed() -> None:

@@ -12,7 +12,7 @@ from conformance.diagnose.facts import causes, equation, tried
 from conformance.diagnose.observe import observe
 from conformance.judge.clock import Clock
 from conformance.suite import SPECIFICATIONS
-from ssmspec_ref import conv, delta, selective
+from ssmspec_ref import conv, delta, selective, ssd
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.layers import mixer
 from ssmspec_ref.records import along, masked
@@ -86,6 +86,14 @@ def first_inputs(M: Array, u: Array, advanced: Array) -> Array:
     return single(conv.commit(M, u, np.minimum(advanced, M.shape[2])))[0]
 
 
+def late_heads_read_group_0(S: Array, window: Any, params: Any) -> tuple[Array, ...]:
+    """Heads from the fourth on, a second tile of them, read B of group 0."""
+    right = ssd.scan(S, window, params)
+    wrong = ssd.scan(S, replace(window, B=np.broadcast_to(window.B[:, :, :1], window.B.shape).copy()), params)
+    late = np.arange(S.shape[1]) >= 4
+    return single(np.where(late[:, None], wrong[0], right[0]), np.where(late[:, None, None], wrong[1], right[1]))
+
+
 class Commits:
     """A layer whose convolution takes every token of a window for accepted, or whose recurrence leaves out the last token of
     a window that is accepted whole."""
@@ -126,6 +134,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str, str]] = {
     "number": (mask_as_a_number, "delta.scan_masked", "as if the first tokens of a row were live, as many as live marks"),
     "rooted": (root_always, "conv.commit", "as if a row with advanced = 0 accepted its root"),
     "first": (first_inputs, "conv.commit", "as if the first w of the accepted tokens counted"),
+    "heads": (late_heads_read_group_0, "ssd.scan", "as if every head read group 0, for B alone, only at heads from 4 on"),
     "root": (rootless, "conv.commit_path", "as if entries of the path that are 0, the root, were taken for padding"),
     "all": (
         conv_takes_all,
