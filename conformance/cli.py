@@ -2,8 +2,6 @@
 
 import re
 import secrets
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -13,7 +11,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Limits
@@ -32,15 +29,15 @@ from .judge.verdict import OTHER, Judgement
 from .on_ray import options
 from .on_ray.crew import Crew
 from .on_ray.judges import OnRay, declared
-from .progress.estimate import left
 from .progress.folder import LOCK, RunFolder
 from .progress.folder import REPORT as REPORT_FILE
 from .progress.resume import Kept, read_kept
+from .progress.watch import Watch, progress_bar
 from .refusal import BROKEN, FAILED, INTERRUPTED, Refusing, broke, refused
 from .report import artefacts
 from .report.activity import not_exercised
 from .report.matrix import show
-from .report.stream import Diagnosis, Header, Result, header, read_report
+from .report.stream import Header, Result, header, read_report
 from .run.again import path_of
 from .run.known import read_known
 from .run.load import ours
@@ -48,7 +45,8 @@ from .run.open_adapters import Opening
 from .run.plan import Job, Selection, plan
 from .run.pool import Pool
 from .run.process import TIMEOUT
-from .run.runner import Alone, Outcome, Setting, rerun
+from .run.results import EXPLAIN, FULL, Setting, rerun
+from .run.runner import Alone, Outcome
 from .run.runner import run as run_plan
 from .starting import ADAPTER, DAY, DEVICE, PROGRAMS
 from .suite import SPECIFICATIONS, find
@@ -62,21 +60,25 @@ app = typer.Typer(
 )
 
 
-QUIET = 10.0
-"""Seconds after which another line of progress is printed where there is no bar."""
-FIRST = 2
-"""Failing cases of an operation of a subject to show as they fail."""
 SAFE = re.compile(r"[^\w.-]+")
 """Characters that are replaced in a folder's name."""
 FOLDER, OF_A_CASE = Path("conformance-report"), "case"
 REPORT = f"Folder for the report. Default: {FOLDER}; with --case {FOLDER / OF_A_CASE}."
 DUMP = "Save the case of --case, or the smallest case of each failure, in this folder: an npz and a script that loads it."
 SEED = "Seed of the inputs with which some cases are called again. Default: random."
+KEEP = "With --resume: do not run again what had passed. For an adapter that you trust: its process can write to the report."
+FIRST = "Stop at the first case that fails or stays unknown."
+MOST = "Stop after this many cases that failed or stayed unknown."
+EXPLAINED = "What to explain of a failure: none, quick (its smallest case and first wrong value) or full (also the cause)."
 MEMORY = "Memory limit in GiB of a worker and what it starts. Default: 0.8 of the machine's memory."
 
 
 def _tier(value: str) -> str:
     return one_of("--tier", value, TIERS)
+
+
+def _explain(value: str) -> str:
+    return one_of("--explain", value, EXPLAIN)
 
 
 def _shard(value: str) -> str:
@@ -109,6 +111,9 @@ def run(
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help=SEED)] = None,
     dump: Annotated[Path | None, typer.Option(help=DUMP)] = None,
+    first: Annotated[bool, typer.Option("-x", help=FIRST)] = False,
+    max_failures: Annotated[int | None, typer.Option(min=1, help=MOST)] = None,
+    explain: Annotated[str, typer.Option(callback=_explain, help=EXPLAINED)] = FULL,
     shard: Annotated[str, typer.Option(callback=_shard, help="Run one shard of the cases, such as 2/4.")] = "1/1",
     ray: options.Address = None,
     ray_parts: Annotated[int, typer.Option(min=1, help="Shards of each subject.", rich_help_panel=options.PANEL)] = 1,
@@ -120,6 +125,7 @@ def run(
     ray_ship: options.Ship = None,
     ray_mixed: options.Mixed = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the unfinished run in the report folder.")] = False,
+    keep_passed: Annotated[bool, typer.Option("--keep-passed", help=KEEP)] = False,
 ) -> None:
     """Run the suite and print the matrix. Exit code 1: a case failed or stayed unknown; 3: the suite itself broke.
 
@@ -129,8 +135,9 @@ def run(
     part, parts = map(int, shard.split("/"))
     selection = Selection(tier, subject, operation, case, tuple(before or ()), (part, parts))
     report = report or (FOLDER / OF_A_CASE if case else FOLDER)
-    _check(Typed(context), selection, in_process, ray)
+    _check(Typed(context), selection, in_process, ray, resume)
     _check_files(report, resume, known, dump)
+    owned = RunFolder(report, resume)
     try:
         share = options.share(ray, device, ray_cpus, ray_gpus, ray_memory, ray_tries, ray_wait, ray_ship, ray_mixed)
         for identity in (*([case] if case else []), *(before or ())):
@@ -138,8 +145,10 @@ def run(
         read_known("", known)
         limit = None if memory is None else allowed(memory)
         opening = Opening(starting.names(adapter, program), device, not in_process, timeout, limit)
-        with RunFolder(report, resume) as folder:
-            outcome, ran = _judge(opening, selection, folder, known, (jobs, share, ray_parts), seed, progress)
+        with owned as folder:
+            kept = read_kept(report, keep_passed) if resume else None
+            ending = 1 if first else max_failures, explain
+            outcome, ran = _judge(opening, selection, folder, known, (jobs, share, ray_parts), seed, progress, kept, ending)
         if dump:
             chosen = [(subject, case)] if case else [(d.subject, d.smallest) for d in outcome.diagnoses]
             for path in _dumped(opening, chosen, dump):
@@ -149,8 +158,7 @@ def run(
     except (typer.BadParameter, OptionError):
         raise
     except KeyboardInterrupt as error:
-        told = f"interrupted; the report in {report} is unfinished; --resume continues it"
-        progress.print(told, soft_wrap=True, highlight=False, markup=False)
+        progress.print(f"interrupted; {owned.state}", soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(INTERRUPTED) from error
     except Exception as error:
         raise broke(error) from error
@@ -160,18 +168,23 @@ def run(
         raise typer.Exit(FAILED)
 
 
-def _check(typed: Typed, selection: Selection, in_process: bool, ray: str | None) -> None:
+def _check(typed: Typed, selection: Selection, in_process: bool, ray: str | None, resume: bool) -> None:
     """Raises: OptionError for options that would be ignored."""
     if not selection.case:
         typed.unused(["--before"], "it names what runs before one case", "give --case")
     else:
         typed.unused(["--tier", "--shard"], "--case names the one case to run")
+    if "-x" in typed.values:
+        typed.unused(["--max-failures"], "-x stops at the first failure", "omit -x")
     if in_process:
         typed.unused(["--timeout", "--memory"], "--in-process calls the implementation without a watch over it")
+    if not resume:
+        typed.unused(["--keep-passed"], "no run is continued", "give --resume")
     if ray is None:
         typed.unused([*options.NAMES, "--ray-parts"], "no cluster is named", "give --ray ADDRESS")
     else:
         typed.unused(["--jobs", "--in-process"], "--ray runs each shard as a task of the cluster")
+        typed.unused(["-x", "--max-failures"], "a shard that runs on a cluster is not stopped", "omit --ray")
         typed.unused(["--dump"], "it calls the implementation on this machine, and --ray on others", "omit --ray")
 
 
@@ -203,35 +216,47 @@ def _judge(
     workers: tuple[int, options.Share | None, int],
     seed: int | None,
     progress: Console,
+    kept: Kept | None,
+    ending: tuple[int | None, str],
 ) -> tuple[Outcome, bool]:
     """Run a plan. Returns the outcome, and whether it had any case (a shard may have none). `workers` are local processes, or
-    a share of a cluster and the number of shards of each subject there."""
+    a share of a cluster and the number of shards of each subject there; `kept` is of the run that is continued; `ending` says
+    after how many failures the run stops, and how much of them is explained."""
     count, share, parts = workers
-    kept = read_kept(folder.path) if folder.resuming else None
+    most, explain = ending
     progress.print(f"loading {', '.join(opening.names)}", style="dim", highlight=False, markup=False)
     with _opened(opening, share, progress) as (adapters, imported, crew):
         drawn = seed if seed is not None else kept.seed if kept else _drawn()
         selection = replace(selection, seed=drawn)
         jobs, left_out = plan(adapters, selection)
+        if kept:
+            kept = kept.of(jobs)
+            progress.print(_resumed(kept), highlight=False, soft_wrap=True)
         lists = {made.name: read_known(made.name if ours(given) else "", known) for given, made in adapters.items()}
         paths = {name: path_of(name) for name in opening.names}
-        setting = Setting(lists, opening.device, drawn, paths=paths, shrinks=selection.case is None)
+        setting = Setting(lists, opening.device, drawn, paths=paths, shrinks=selection.case is None, explain=explain)
         head = _head(adapters, imported, selection, setting, kept)
         found = replace(opening, names=tuple(adapters))
         one = OnRay(crew, found, selection, setting, parts) if crew else Alone(setting)
         pool = Pool(count, found, selection, setting) if count > 1 else nullcontext(one)
-        with pool as judges, _bar(progress) as bar:
+        with pool as judges, progress_bar(progress) as bar:
             folder.begin(head, kept.results.values() if kept else ())
             if crew:
                 crew.note(folder.path, folder.resuming)
             whole = selection.whole and selection.tier != TIERS[0]
-            write = _watched(folder, len(jobs) - (len(kept.results) if kept else 0), bar)
-            outcome = run_plan(jobs, left_out, setting, write, whole, judges, _earlier(kept, setting))
-        if selection.case is None and not head.shard:
-            outcome.results += not_exercised(outcome.results)
+            watch = Watch(folder.add, len(jobs) - (len(kept.results) if kept else 0), bar)
+
+            idle = not_exercised if selection.case is None and not head.shard else lambda results: []
+
+            def judged_all(results: list[Result]) -> None:
+                watch.table(Console(), [*results, *idle(results)])
+
+            earlier = _earlier(kept, setting)
+            outcome = run_plan(jobs, left_out, setting, watch, whole, judges, earlier, most, judged_all)
+        outcome.results += idle(outcome.results)
         folder.finish(outcome.results, outcome.diagnoses, artefacts.write)
     where = f"{folder.path / 'report.jsonl'}, page: {folder.path / 'report.html'}"
-    show(Console(), head, outcome.results, outcome.diagnoses, where)
+    show(Console(), head, outcome.results, outcome.diagnoses, where, watch.tabled)
     return outcome, bool(jobs) or bool(head.shard)
 
 
@@ -255,10 +280,13 @@ def _head(
     shard = "" if selection.shard == (1, 1) else "/".join(map(str, selection.shard))
     versions = {made.name: made.version for made in adapters.values()}
     head = header(selection.tier, versions, setting.device, shard, (setting.seed,), selection.only, imported)
-    if kept is None:
-        return head
-    kept.check(head)
-    return kept.header
+    return kept.check(head) if kept else head
+
+
+def _resumed(kept: Kept) -> str:
+    """What a resumed run keeps."""
+    hint = " (--keep-passed keeps what passed)" if kept.again else ""
+    return f"of the interrupted run: {len(kept.results)} kept, {kept.again} run again{hint}"
 
 
 def _earlier(kept: Kept | None, setting: Setting) -> Callable[[Job], tuple[Judgement, float] | None]:
@@ -313,53 +341,6 @@ def show_report(path: artefacts.Path_) -> None:
     show(Console(), read.header, read.results, read.diagnoses, str(path))
     if told := artefacts.foreign_badge(path, read):
         Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)
-
-
-def _bar(console: Console) -> Progress:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
-def _watched(folder: RunFolder, count: int, bar: Progress) -> Callable[[Result | Diagnosis], None]:
-    """Writes each line and shows progress: a bar on a terminal, otherwise a line for each operation of a subject, and one
-    when the last is `QUIET` seconds old. The first failing cases of an operation of a subject are shown as they fail, so that
-    a run that is killed before its report says what failed."""
-    task = bar.add_task("", total=count)
-    said, done, began = "", 0, time.monotonic()
-    printed, failed = began, False
-    shown: Counter[str] = Counter()
-
-    def write(line: Result | Diagnosis) -> None:
-        nonlocal said, done, printed, failed
-        folder.add(line)
-        if isinstance(line, Diagnosis) or not (line.case and line.operation):
-            return
-        failed = failed or line.verdict == "fail"
-        now = f"{line.adapter}: {line.subject}  {line.operation}"
-        if line.verdict == "fail" and shown[now] < FIRST:
-            shown[now] += 1
-            words = f"failed  {line.adapter}: {line.subject}  {line.case}  {line.message}"
-            bar.console.print(words, soft_wrap=True, highlight=False, markup=False)
-        if not bar.console.is_terminal and (now != said or time.monotonic() - printed >= QUIET):
-            printed = time.monotonic()
-            bar.console.print(
-                f"{done}/{count}  {now}{left(began, done, count)}", soft_wrap=True, highlight=False, markup=False
-            )
-        said, done = now, done + 1
-        bar.update(task, description=now, advance=1)
-        if done == count:
-            search = "looking for the smallest case of each failure"
-            bar.update(task, description=search, total=None)
-            if not bar.console.is_terminal and failed:
-                bar.console.print(f"{done}/{count}  {search}", soft_wrap=True, highlight=False)
-
-    return write
 
 
 artefacts.register(app)

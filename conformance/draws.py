@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from hypothesis.internal.conjecture import providers
+from hypothesis.internal.conjecture import engine, providers
 from hypothesis.internal.constants_ast import Constants
 
 FROM_MODULES = "_get_local_constants"
+SHRINKING, FOREVER = "MAX_SHRINKING_SECONDS", 1 << 30
 
 
 @contextmanager
@@ -28,3 +29,14 @@ def by_seed_alone() -> Iterator[None]:
             yield
     finally:
         kept.clear()
+
+
+@contextmanager
+def without_the_clock() -> Iterator[None]:
+    """Inside, Hypothesis shrinks for as long as the test lets anything fail: its own five minutes are of a clock on the wall,
+    so a busy machine would report a larger failure."""
+    if not hasattr(engine, SHRINKING):
+        yield
+        return
+    with mock.patch.object(engine, SHRINKING, FOREVER):
+        yield

@@ -63,6 +63,8 @@ def main() -> None:
         sys.exit(command(words, prog_name="ssmspec", standalone_mode=False))
     except OptionError as error:
         sys.exit(refused(error).exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if hasattr(error, "format_message") and not type(error).__name__.startswith("NoArgs"):
             print(shown(one_line(error)), file=sys.stderr)

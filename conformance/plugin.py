@@ -27,9 +27,10 @@ OPTIONS = {
     "operation": "Only these operations; a pattern such as 'ssd.*'.",
     "device": "Device of the implementation: cpu, cuda, cuda:1, or interpreter (Triton's).",
     "known": "List of known failures, instead of the one that ships.",
+    "explain": "What to explain of a failure: none, quick (its smallest case) or full (also the cause, the default).",
     "report": "Folder for the report: JSON lines, an HTML page, JUnit XML and a badge.",
 }
-DEFAULTS = {"tier": "smoke", "subject": "*", "operation": "*", "device": "cpu"}
+DEFAULTS = {"tier": "smoke", "subject": "*", "operation": "*", "device": "cpu", "explain": "full"}
 PATHS = ("known", "report")
 """Options that are paths; in the configuration file they are relative to that file."""
 ID = re.compile(r"(\.\./)*ssmspec::")

@@ -271,7 +271,7 @@ def traces(
     folder: Annotated[
         Path, typer.Option("--traces", help="Folder of real outputs: *.txt, or *.jsonl with prompt and output.")
     ],
-    tokens: Annotated[str, typer.Option(help="Unit of a token: byte or word.")] = "byte",
+    tokens: Annotated[str, typer.Option(help="Unit of a token: byte, word or piece.")] = "byte",
     drafts: Annotated[int, typer.Option(min=1, help="Draft chains per step.")] = 2,
     length: Annotated[int, typer.Option(min=1, help="Tokens per chain.")] = 6,
     results: Annotated[Path, typer.Option(help="Folder with the results of a run.")] = RESULTS,

@@ -6,15 +6,15 @@ import os
 import platform
 import subprocess
 
-from .closure.carried import present
-from .closure.hashes import folder_of, kernels, of_modules
-from .closure.package import Package
+from .digest import texts
 
 
 def fingerprint() -> dict[str, str]:
-    """GPU, driver, versions, the commit if known, and hashes of the kernels and of the code that measures times."""
+    """GPU, driver, versions, the commit if known, and hashes of the kernels and of the code that measures."""
     import torch
     import triton
+
+    from .digest.launches import settings
 
     return {
         "gpu": torch.cuda.get_device_name(),
@@ -24,6 +24,8 @@ def fingerprint() -> dict[str, str]:
         "cuda": str(torch.version.cuda),
         "python": platform.python_version(),
         "timing": timing_hash(),
+        "code": texts.text(),
+        "settings": settings(),
     } | made_with()
 
 
@@ -55,19 +57,11 @@ def _said(command: list[str]) -> str:
 
 
 def kernels_hash() -> str:
-    """The closure hash of all launchers (`closure.hashes`), which identifies the kernels of a result."""
-    return kernels().whole()
-
-
-def kernel_hash(*names: str) -> str:
-    """The closure hash of some launchers, independent of the others. `names` may be those of older results."""
-    return kernels().of(*map(present, names))
+    """A hash of the text of the kernels, which names their revision in a result (`digest.record`)."""
+    return texts.kernels_text()
 
 
 @functools.cache
 def timing_hash() -> str:
     """A hash of the code that measures times and checks timed outputs."""
-    from .gpu import clock, output_guard
-
-    package = Package(folder_of("perf_gates"))
-    return of_modules(package, *(module.__name__.removeprefix("perf_gates.") for module in (clock, output_guard)))
+    return texts.of_files([texts.package("perf_gates") / "gpu" / f"{name}.py" for name in ("clock", "output_guard")])

@@ -145,7 +145,8 @@ def show_report(
     folders: Annotated[list[Path], typer.Argument(help="The folders of all workers.")],
     markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
 ) -> None:
-    """Merge the results of several workers. Exits with 1 for a failure or an unfinished worker."""
+    """Merge the results of several workers. Exits with 1 for a failure, an unfinished worker or a file that cannot be
+    read."""
     from .campaigns.campaign import read
     from .campaigns.view import markdown as page
     from .campaigns.view import show
@@ -155,7 +156,9 @@ def show_report(
     except (ValueError, OSError) as error:
         raise refused(error) from error
     print(page(report)) if markdown else show(Console(), report)
-    if report["failures"] or report["unfinished"]:
+    for failure in report["failures"] if not markdown else ():
+        Console().print(f"[red]deviates[/red]: {escape(failure['message'])}", soft_wrap=True)
+    if report["failures"] or report["unfinished"] or report["unread"]:
         raise typer.Exit(FAILED)
 
 

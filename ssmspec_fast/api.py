@@ -166,18 +166,20 @@ def load(
     rows: int = 1,
     tree: str | None = None,
     accept: Sequence[str] = (),
+    choose: bool = False,
 ) -> Generator:
     """An engine for a folder's checkpoint, for `slots` prompts at once with at most `cache` tokens each, prompt and output.
 
     `drafter` is a folder, "ngram" or "lookup", which drafts `drafts` tokens in each of `rows` chains, or a `tree`, as in
     `choices.Drafting`; or your own `Drafter`; or several by name, {name: folder or word}, of which each request may choose.
     Methods and rules have the names in `choices`. In the mode "bitwise" greedy output equals that of plain decoding, bit for
-    bit; "fast" may round differently.
+    bit; "fast" may round differently. With `choose` the engine measures its steps and what is accepted, and drafts as many
+    tokens as is fastest, none among them, up to `drafts` (`draft.chooser`).
     `accept` lists fields of config.json that the engine does not know, and that you know not to change the result.
     Units: `memory` is the number of bytes that may be allocated.
     Raises: CheckpointError, ConfigRefused, TokenizerMismatch, Unsupported, ParameterError, MemoryRefused, before any work.
     """
     return Parts(
         folder, drafter, method, acceptance, mode, device, dtype, drafts, slots, cache, sampling, seed, memory, rows, tree,
-        accept=accept,
+        accept=accept, choose=choose,
     ).load()  # fmt: skip

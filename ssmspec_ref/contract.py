@@ -283,17 +283,32 @@ class Verdict(IntEnum):
     FAIL = 4
 
 
+def is_pair(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and all(isinstance(size, int) for size in given)
+
+
 @dataclass(frozen=True)
 class Limits:
     """The inputs that an operation supports. Cases outside are not run, and the reason is shown.
 
-    `options` lists the supported values of an option ({"D": ("head",), "z": ("off",)}); all values of an option that is not
-    listed are supported. `sizes` gives the smallest and the largest size of an axis ({"g": (1, 1), "w": (2, 4)}).
+    `options` lists the supported values of an option ({"D": ("head",), "z": ("off",)}), of which the first takes the place of
+    a default that is not listed; all values of an option that is not listed are supported. `sizes` gives the smallest and the
+    largest size of an axis ({"g": (1, 1), "w": (2, 4)}).
     """
 
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     reason: str = "outside the limits that the adapter declares"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sizes, Mapping):  # the adapter's check refuses it, and pairs that are not integers
+            return
+        for axis, pair in self.sizes.items():
+            if is_pair(pair) and not 1 <= pair[0] <= pair[1]:
+                raise ParameterError(
+                    f"the limits of the axis {axis} are {pair[0]} to {pair[1]}, and no size is within; "
+                    "give the smallest and the largest that are supported, 1 or more"
+                )
 
 
 ASKED: dict[str, str] = {"slots": "rows", "verify": "once", "ranks": "one", "far": "none", "graph": "off"}
@@ -539,9 +554,9 @@ class Windows(Protocol):
 class States(Protocol):
     """The states of one layer between its projections on one server: sequences in slots, with a prefix cache.
 
-    The state of every sequence is saved whenever its number of tokens is a multiple of `block`; with a block of 0 there is no
-    cache, and `begin` finds nothing. A saved or
-    exported state must not change when more tokens are fed. It may have a method `poison()`, as a `Speculation` may.
+    The state of a sequence may be saved whenever its number of tokens is a multiple of `block`, and dropped later; with a
+    block of 0 there is no cache, and `begin` finds nothing. A saved or exported state must not change when more tokens are
+    fed. It may have a method `poison()`, as a `Speculation` may.
 
     A server of several tensor-parallel ranks gets the whole mixer and whole inputs, cuts them, and returns the outputs of all
     heads. Rank r of R has the heads r h / R .. and, of each part of the convolution's channels (x | B | C, or q | k | v), the
@@ -550,9 +565,9 @@ class States(Protocol):
     """
 
     def begin(self, slot: int, tokens: Array) -> int:
-        """Put a prompt into a free slot, starting from its longest saved prefix that leaves a token to feed.
+        """Put a prompt into a free slot, starting from a saved prefix of it that leaves a token to feed, if there is one.
 
-        Returns: the number of tokens of that prefix.
+        Returns: the number of tokens of that prefix, 0 without one. The other tokens are fed next.
         """
         ...
 

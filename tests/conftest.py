@@ -9,6 +9,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1]))  # perf_gates is in no wheel; what is installed comes first
 
+from tests.rotation import (  # noqa: F401  the hooks that choose among slow tests
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_report_header,
+)
+
 
 @pytest.fixture
 def heeds_interrupts() -> Iterator[None]:

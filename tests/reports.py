@@ -42,7 +42,8 @@ def write(path: Path, lines: Iterable[Result | Diagnosis], shard: str = "", **he
     """A whole report of these lines."""
     stream = io.StringIO()
     given = {"tier": "smoke", "adapters": {"mine": "1.0"}, "device": "cpu"} | head
-    writer = Writer(stream, header(**given, shard=shard))
+    resumed = given.pop("resumed", 0)
+    writer = Writer(stream, header(**given, shard=shard).model_copy(update={"resumed": resumed}))
     for line in lines:
         writer.add(line)
     writer.close()

@@ -58,9 +58,9 @@ def test_a_package_has_a_folder_of_tests(package: str) -> None:
 
 
 def test_tests_outside_those_folders_are_of_the_whole_project() -> None:
-    """Tests that lie beside the folders concern imports and this layout, and no single package."""
+    """Tests that lie beside the folders concern imports, this layout and which tests run, and no single package."""
     beside = {file.stem for file in (ROOT / "tests").glob("test_*.py")}
-    assert beside == {"test_imports", "test_layout"}
+    assert beside == {"test_imports", "test_layout", "test_rotation"}
 
 
 def shadowed(package: Path) -> set[str]:

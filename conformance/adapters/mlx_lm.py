@@ -103,7 +103,14 @@ NARROW = Limits(
     "the norm is another function, which rounds to the format of its inputs, as does a scale that is no power of two",
 )
 SSM = Limits(
-    {"D": ("head",), "z": ("off",), "dt_bias": ("on",), "softplus": ("on",), "live": ("tail", "head"), "dead": ("finite",)},
+    {
+        "D": ("head",),
+        "z": ("off",),
+        "dt_bias": ("on",),
+        "softplus": ("on",),
+        "live": ("tail", "head"),
+        "dead": ("finite", "plausible"),
+    },
     reason="ssm_update always takes D per head, a bias and softplus, pads a row on one side, and multiplies padding by 0",
 )
 IN_STEPS = Limits(

@@ -1,20 +1,24 @@
-"""Extract the few source files that an adapter needs from a project's wheel.
+"""Extract the few source files that an adapter, or a measurement beside a peer, needs from a project's wheel.
 
     python -m conformance.adapters.unpack vllm==0.33.0 --into DIR
 
 pip downloads the wheel without dependencies, and the wheel is then deleted. With DIR on PYTHONPATH the adapter finds the
-files.
+files. A folder may hold several projects.
 
     vllm 0.33.0               336 MB, of which 0.6 MB stay
     sglang 0.5.23              39 MB           0.6 MB
     flashinfer-python 0.7.2    62 MB           1.1 MB
+    fla-core 0.6.0            1.1 MB, einops 0.8.2 0.1 MB, all of it
+    mamba-ssm 2.3.2.post1     source only, 0.2 MB: pip builds a wheel of its Python files, without CUDA
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 from zipfile import ZipFile
@@ -33,7 +37,14 @@ PARTS = {
         "sglang/kernels/ops/memory/ptr_table.py",
     ),
     "flashinfer-python": ("flashinfer/trace/*",),
+    "fla-core": ("fla/*",),
+    "einops": ("einops/*",),
+    "mamba-ssm": ("mamba_ssm/ops/triton/*", "mamba_ssm/utils/*"),
 }
+BUILT = {"mamba-ssm": {"MAMBA_SKIP_CUDA_BUILD": "TRUE", "MAMBA_FORCE_BUILD": "TRUE"}}
+"""Projects that publish no wheel, and the environment in which pip builds one of their Python files."""
+BUILDING = ("setuptools", "packaging", "torch")
+"""What must be installed to build one."""
 RECORD = ("*.dist-info/METADATA", "*.dist-info/licenses/*")
 """Files with the version and the licence."""
 
@@ -46,8 +57,9 @@ def unpack(requirement: str, into: Path) -> list[str]:
     name, _, version = requirement.partition("==")
     if name not in PARTS or not version:
         raise UnpackError(f"{requirement!r} is not known; give {' or '.join(f'{known}==VERSION' for known in PARTS)}")
-    there = [record.parent.name for record in into.glob("*.dist-info/METADATA")]
-    wanted = f"{name.replace('-', '_')}-{version}.dist-info"
+    written = name.replace("-", "_")
+    there = [record.parent.name for record in into.glob(f"{written}-*.dist-info/METADATA")]
+    wanted = f"{written}-{version}.dist-info"
     if there and there != [wanted]:
         raise UnpackError(f"{into} holds {', '.join(there)}; give another folder, or remove this one")
     files = [path.relative_to(into).as_posix() for path in into.rglob("*") if path.is_file()]
@@ -58,12 +70,20 @@ def unpack(requirement: str, into: Path) -> list[str]:
 
 
 def download(requirement: str, folder: Path) -> Path:
-    """Download the wheel of a requirement with pip. Raises: UnpackError with pip's last line."""
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
-    done = subprocess.run([*pip, requirement], capture_output=True, text=True)
+    """Download the wheel of a requirement with pip, or build it. Raises: UnpackError with pip's last error."""
+    name = requirement.partition("==")[0]
+    given = ["download", "--only-binary=:all:", "--dest", str(folder)]
+    if name in BUILT:
+        given = ["wheel", "--no-build-isolation", "--wheel-dir", str(folder)]
+        if lacking := [module for module in BUILDING if find_spec(module) is None]:
+            raise UnpackError(f"{name} has no wheel, and building one needs {', '.join(lacking)}: install that first")
+    pip = [sys.executable, "-m", "pip", given[0], "--quiet", "--no-deps", *given[1:]]
+    environment = os.environ | BUILT.get(name, {})
+    done = subprocess.run([*pip, requirement], capture_output=True, text=True, env=environment)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        said = (done.stderr.strip().splitlines() or ["no wheel was downloaded"])[-1]
+        lines = done.stderr.strip().splitlines() or ["no wheel was downloaded"]
+        said = ([line for line in lines if "error" in line.lower()] or lines)[-1]
         raise UnpackError(f"pip cannot download {requirement}: {said}")
     return wheels[0]
 

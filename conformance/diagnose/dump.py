@@ -1,5 +1,6 @@
 """Write a case to a file (inputs, expected outputs with bounds, actual outputs), with a script that loads it."""
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from ssmspec_ref.contract import Capability
 from ..cases import Case
 from ..errors import ReportError
 from ..judge.columns import as_kept
+from ..progress import files
 from ..run.calls import bench_of
 from ..suite.specification import Specification
 from .leaves import leaves, named
@@ -47,10 +49,12 @@ def dump(folder: Path, specification: Specification, capability: Capability, cas
             arrays[f"got.{want.name}"] = came
     identity = specification.identify(case)
     file = folder / f"{identity.replace('/', '-').replace(',', '_').replace('=', '_')}.npz"
+    packed = BytesIO()
+    np.savez(packed, allow_pickle=False, **arrays)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(file, allow_pickle=False, **arrays)
-        file.with_suffix(".py").write_text(SCRIPT.format(case=identity), encoding="utf-8")
+        files.write(file, packed.getvalue())
+        files.write(file.with_suffix(".py"), SCRIPT.format(case=identity))
     except OSError as error:
         raise ReportError(f"{file} cannot be written ({error.strerror}); name another folder for --dump") from error
     return file

@@ -33,6 +33,7 @@ ENGINE = "vllm, llama.cpp, mlx, transformers, ssmspec, http:URL (SGLang, ..), or
 MODEL = "Folder of a checkpoint. May be repeated. Default: small random checkpoints."
 DTYPE = "What the engine computes in: float32, bfloat16 or float64. Default: float32; of qwen3_5-128 bfloat16."
 STORED_AS = "How small checkpoints are stored: float32 or bfloat16. Default: float32; of qwen3_5-128 and -bf16 bfloat16."
+SHRINK = "Seconds of work, of judge and engine, to reduce each failure. Default: 90; 0 reports failures as they came."
 REPORT = Path("engine-report.json")
 SMALL = ("mamba2", "bamba", "qwen3_5")
 
@@ -75,7 +76,9 @@ def engine(
     memory: Annotated[
         float | None, typer.Option(min=0.1, help="Memory limit of the engine in GiB. Default: 0.8 of the machine's memory.")
     ] = None,
-    shrink: Annotated[float | None, typer.Option(min=0, help="Seconds to reduce each failure. Default: 90.")] = None,
+    shrink: Annotated[float | None, typer.Option(min=0, help=SHRINK)] = None,
+    first: Annotated[bool, typer.Option("-x", help="Stop at the first failure: run no other configuration.")] = False,
+    max_failures: Annotated[int | None, typer.Option(min=1, help="Stop after this many failures.")] = None,
     report: Annotated[Path, typer.Option(help="The file to write.")] = REPORT,
 ) -> None:
     """Test a whole engine from outside. Exits with 1 if a law is broken or the result is unknown.
@@ -98,7 +101,7 @@ def engine(
     for option, names in (("--family", family or []), ("--control", [control] if control else [])):
         for name in names:
             one_of(option, name, CONFIGS)
-    files.writable("--report", report, parents=True)
+    files.writable("--report", report, parents=True, whole=True)
     typed = Typed(context)
     if is_server(engine):
         typed.unused(
@@ -106,6 +109,9 @@ def engine(
         )
     else:
         typed.unused(["--plain"], "it is the server without speculation of an http: engine", "give --configuration plain")
+    if first:
+        typed.unused(["--max-failures"], "-x stops at the first failure", "omit -x")
+    most = 1 if first else max_failures
     if engine.startswith(PROGRAM):
         typed.unused(["--python"], "the command of program: starts the engine", "put it into the command")
     if not model:
@@ -131,11 +137,14 @@ def engine(
             ]
             watch = Watch(progress, sum(1 if is_server(engine) else len(chosen) for *_, chosen in of_each))
             for name, folder, chosen in of_each:
+                left_over = None if most is None else most - sum(len(before.failures) for before in found.values())
+                if left_over is not None and left_over <= 0:
+                    found[name] = Found(not_run=list(chosen))
+                    continue
                 progress.print(f"judging {engine} on {name}", style="dim", highlight=False, markup=False)
+                many = (count, seed, SAMPLED[tier])
                 try:
-                    one = judged(
-                        opened, other, folder, chosen, is_server(engine), (count, seed, SAMPLED[tier]), watch, shrink
-                    )
+                    one = judged(opened, other, folder, chosen, is_server(engine), many, watch, shrink, left_over)
                 except NotStarted as error:
                     if not found:
                         raise NotStarted(f"{engine} did not start (run its command by hand to see more): {error}") from error
@@ -267,6 +276,7 @@ def judged(
     many: tuple[int, int, int],
     watch: Callable[[str, bool], None],
     shrink: float | None = None,
+    most: int | None = None,
 ) -> "Found":
     """All configurations on one checkpoint; for a server, the one that it was started with."""
     from .checkpoint import NoOracle, read
@@ -282,7 +292,7 @@ def judged(
         chosen = {"served": first} if plain else {"plain": first}
     size = 64 if weights is not None else vocabulary(folder)
     schedules, seed, samples = many
-    found = Judge(opened, str(folder), weights, schedules, seed, watch, size, plain, samples, shrink).run(chosen)
+    found = Judge(opened, str(folder), weights, schedules, seed, watch, size, plain, samples, shrink, most).run(chosen)
     found.notes = [*notes, *found.notes]
     return found
 

@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import ValidationError
 
+from ..isolation.spent import SPENT
 from ..isolation.text import clean
 from .errors import EngineDied, EngineFailed, EngineRefused
 from .program import ANSWERING, fitting
@@ -75,7 +76,7 @@ class Server:
 
     def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
         """Send all requests at once, each on a separate connection. Raises: EngineRefused, EngineFailed, EngineDied."""
-        with ThreadPoolExecutor(len(requests)) as pool:
+        with SPENT.exchange(None), ThreadPoolExecutor(len(requests)) as pool:
             answers = tuple(pool.map(self._one, requests))
         try:
             return fitting(requests, answers)

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..isolation import memory, warden
 from ..isolation.guarded import Guarded
+from ..isolation.spent import SPENT
 from ..isolation.text import clean
 from .errors import EngineDied, EngineFailed, EngineRefused
 from .protocol import Answer, Answers, Failed, Generate, Line, Options, Refused, Request, Start, Started, Stop
@@ -97,6 +98,10 @@ class Program:
 
     def _exchanged(self, question: Line, seconds: float) -> bytes:
         """The line that answers a question. Raises: EngineDied."""
+        with SPENT.exchange(self.child.pid):
+            return self._line(question, seconds)
+
+    def _line(self, question: Line, seconds: float) -> bytes:
         until = time.monotonic() + seconds
         text = (question.model_dump_json(exclude_none=True) + "\n").encode()
         assert self.child.stdin is not None

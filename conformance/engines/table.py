@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..progress import files
 from .judge import Found
 from .laws import LAWS, LOSSLESS, SAME
 
@@ -44,6 +45,9 @@ def show(console: Console, found: Mapping[str, Found]) -> None:
         for configuration, why in one.refusals.items():
             style = "red" if configuration in one.named else "dim"
             console.print(Text(f"{configuration}: refused: {why}", style=style), soft_wrap=True)
+        if one.not_run:
+            told = f"the run stopped early; these configurations were not run: {', '.join(one.not_run)}"
+            console.print(Text(told, style="bold yellow"), soft_wrap=True)
         for failure in one.failures:
             console.print(Text(f"{failure.configuration}: {failure.law}: {failure.finding}", style="red"), soft_wrap=True)
             console.print(Text(f"    {LAWS.get(failure.law, '')}", style="dim"), soft_wrap=True)
@@ -80,8 +84,9 @@ def write(path: Path, engine: str, found: Mapping[str, Found], seed: int) -> Non
         ]
         checkpoints[model] = {
             "engine": one.engine, "green": one.green, "cells": cells, "failures": [vars(failure) for failure in one.failures],
-            "refused": one.refusals, "schedules": one.schedules, "requests": one.requests, "tokens": one.tokens,
+            "refused": one.refusals, "not_run": one.not_run,
+            "schedules": one.schedules, "requests": one.requests, "tokens": one.tokens,
             "drafts": one.counts, "preempted": dict(one.preempted), "notes": one.notes,
         }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"format": 1, "engine": engine, "seed": seed, "checkpoints": checkpoints}, indent=1) + "\n")
+    files.write(path, json.dumps({"format": 1, "engine": engine, "seed": seed, "checkpoints": checkpoints}, indent=1) + "\n")

@@ -17,13 +17,19 @@ Name = Annotated[str, AfterValidator(name)]
 Text = Annotated[str, AfterValidator(clean)]
 
 
+def ordered(sizes: tuple[int, int]) -> tuple[int, int]:
+    if not 1 <= sizes[0] <= sizes[1]:
+        raise ValueError(f"no size is within {sizes[0]} to {sizes[1]}; give the smallest and the largest, 1 or more")
+    return sizes
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class _Limits(_Model):
     options: Annotated[dict[Name, tuple[Name, ...]], Field(max_length=MOST)] = {}
-    sizes: Annotated[dict[Name, tuple[int, int]], Field(max_length=MOST)] = {}
+    sizes: Annotated[dict[Name, Annotated[tuple[int, int], AfterValidator(ordered)]], Field(max_length=MOST)] = {}
     reason: Text
 
 

@@ -16,8 +16,13 @@ def clean(text: object, longest: int = LONGEST) -> str:
     """Text with every unsafe character escaped, cut to a length. An object that is not text is replaced by its type."""
     if type(text) is not str:
         return f"<{type(text).__name__}>"
-    safe = UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text[: longest + 1])
+    safe = escaped(text[: longest + 1])
     return safe if len(safe) <= longest else safe[: longest - 1] + "…"
+
+
+def escaped(text: str) -> str:
+    """Text with every unsafe character escaped."""
+    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def name(text: object) -> str:

@@ -1,35 +1,39 @@
-"""A limit of time for a search. What a search has found until then is reported, and that it ended."""
+"""A limit of time for a search. What a search has found until then is reported, and that it ended.
 
-import time
+The time is that of the work of judge and implementation (`isolation.spent`), never that of a clock on the wall: on a busy
+machine a search takes longer, and finds the same. A call without an answer has its own limit (`run.process`).
+"""
+
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.errors import SpecError
 
+from ..isolation.spent import SPENT
 from ..suite.specification import Arguments, Expected, Specification
 
 
 @dataclass
 class Clock:
-    """Seconds that a search may take from now on."""
+    """Seconds of work that a search may take from now on."""
 
     seconds: float
     until: float = field(init=False)
     noticed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self.until = time.monotonic() + self.seconds
+        self.until = SPENT.seconds + self.seconds
 
     @property
     def ended(self) -> bool:
         """Whether the time is over; a search that asks ends early if it is."""
-        self.noticed = self.noticed or time.monotonic() > self.until
+        self.noticed = self.noticed or SPENT.seconds > self.until
         return self.noticed
 
     def says(self, search: str) -> list[str]:
         """One sentence if the search ended early."""
-        return [f"the search for {search} ended after {self.seconds:g} s"] if self.noticed else []
+        return [f"the search for {search} ended after {self.seconds:g} s of processor time"] if self.noticed else []
 
 
 class TimeIsUp(SpecError):

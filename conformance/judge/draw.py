@@ -37,7 +37,10 @@ POISON = 1e3
 CALM = 0.25
 """What such entries hold where a cause is searched whose results would not be finite otherwise."""
 DEAD = {"dead": ("finite", "nan", "inf")}
-"""The option of operations whose contract says that an entry is never read, so that a product with zero is a read."""
+"""The option of operations whose contract says that an entry is never read, so that a product with zero is a read. With
+`finite` entries keep what was drawn for them."""
+PLAUSIBLE = {"dead": (*DEAD["dead"], "plausible")}
+"""The same where `finite` is `POISON`, with what was drawn too: a kernel that clamps what it reads may hide the others."""
 
 
 def stored(a: Array, storage: StateStorage) -> Array:
@@ -144,13 +147,17 @@ class Draw:
 
     @property
     def dead(self) -> float:
-        """What entries hold that are never read."""
+        """What entries hold that are never read, unless they are plausible: then they hold what was drawn for them."""
         return {"finite": POISON, "nan": np.nan, "inf": np.inf, "calm": CALM}[self.options.get("dead", "finite")]
 
     @property
     def kills(self) -> bool:
         """Whether entries that are never read hold NaN or infinity."""
-        return not np.isfinite(self.dead)
+        return self.options.get("dead") in ("nan", "inf")
+
+    def unread(self, window: T, live: Array) -> T:
+        """A window, or an array with the axes b t, whose tokens that are not live hold what is never read."""
+        return window if self.options.get("dead") == "plausible" else poisoned(window, live, self.dead)
 
     def on(self, option: str) -> bool:
         return self.options[option] == "on"

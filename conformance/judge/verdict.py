@@ -12,7 +12,7 @@ second call of a pure operation must be unchanged after the third. They must be 
 an axis as the tables are.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,11 +54,12 @@ WIDER |= dict.fromkeys(LARGEST_CODE, WIDER["fp32"])
 
 @dataclass(frozen=True)
 class Measured:
-    """One output of one case: the largest error relative to its bound, and its position.
+    """One output of one case, at the worst element: the one with the largest error relative to its bound.
 
-    `first` is the first element beyond its bound, in the order token, row, head, channel, or the worst element if there is
-    none; `expected` and `got` are the values there. `void` says that zeros would pass. `picture` shows where an output beyond
-    its bound is wrong (`picture.drawn`).
+    `error`, `bound`, `expected` and `got` are all of that element, and `at` is its position; `at` is None in what an older
+    report holds, where the two values were of `first`. `first` is the position of the first element beyond its bound, in the
+    order token, row, head, channel, or of the worst one if there is none. `void` says that zeros would pass. `picture` shows
+    where an output beyond its bound is wrong (`picture.drawn`).
     """
 
     name: str
@@ -71,6 +72,7 @@ class Measured:
     expected: float | None = None
     got: float | None = None
     picture: tuple[str, ...] = ()
+    at: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class _Trial:
         """Where a NaN comes from, if the call passes with the same numbers and without it; "" if not known."""
         if self.case.seed > 0 and self.judged(arguments, self.case.seed).verdict is Verdict.PASS:
             return GAPS
-        if self.case.options.get("dead", "finite") == "finite":
+        if self.case.options.get("dead") not in ("nan", "inf"):
             return ""
         plain = replace(self, case=replace(self.case, options={**self.case.options, "dead": "finite"}))
         passes = plain.judged(plain.drawn(self.case.seed), self.case.seed).verdict is Verdict.PASS
@@ -327,30 +329,35 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
 
 
 def measure(want: Expected, came: Array) -> Measured:
-    """The worst element of an output, or the first beyond its bound, and its position."""
+    """The worst element of an output, and the position of the first beyond its bound."""
     judged = _where(want)
     error = np.where(judged, np.abs(np.asarray(came, dtype=np.float64) - want.value), 0.0)
     bound = np.where(judged, want.bound, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(error == 0, 0.0, error / bound)
     if ratio.size == 0:
-        return Measured(want.name, want.state, 0.0, 0.0, 0.0, {})
-    axes, worst = want.axes.split(), int(np.argmax(ratio))
+        return Measured(want.name, want.state, 0.0, 0.0, 0.0, {}, at={})
+    axes, worst = want.axes.split(), np.unravel_index(np.argmax(ratio), ratio.shape)
     beyond = np.argwhere(~(ratio <= 1))
     order = np.argsort(beyond[:, axes.index("t")], kind="stable") if "t" in axes else np.arange(len(beyond))
-    place = beyond[order[0]] if len(beyond) else np.unravel_index(worst, ratio.shape)
+    first = beyond[order[0]] if len(beyond) else worst
     return Measured(
         want.name,
         want.state,
-        float(ratio.flat[worst]),
-        float(error.flat[worst]),
-        float(bound.flat[worst]),
-        {axis: int(i) for axis, i in zip(axes, place, strict=True)},
+        float(ratio[worst]),
+        float(error[worst]),
+        float(bound[worst]),
+        _by_axis(axes, first),
         void(want),
-        float(want.value[tuple(place)]),
-        float(np.asarray(came, dtype=np.float64)[tuple(place)]),
+        float(want.value[worst]),
+        float(np.asarray(came, dtype=np.float64)[worst]),
         drawn(np.where(judged, ratio, 0.0), want.axes) if len(beyond) else (),
+        _by_axis(axes, worst),
     )
+
+
+def _by_axis(axes: Sequence[str], place: Iterable[Any]) -> dict[str, int]:
+    return {axis: int(i) for axis, i in zip(axes, place, strict=True)}
 
 
 def void(want: Expected) -> bool:
@@ -418,8 +425,9 @@ def _stored_narrower(expected: list[Expected], got: tuple[Any, ...], contract: N
 
 def _beyond(m: Measured) -> str:
     times = f"{ratio(m.utilisation)} times its bound {m.bound:.3g}" if m.bound > 0 else "where it must be equal"
+    first = "" if m.first == m.at else f" (the worst place; the first is {_place(m.first)})"
     values = "" if m.expected is None or m.got is None else ": expected {}, got {}".format(*apart(m.expected, m.got, 6))
-    return f"{m.name} is wrong by {m.error:.3g}, {times}, first at {_place(m.first)}{values}"
+    return f"{m.name} is wrong by {m.error:.3g}, {times}, at {_place(m.at or {})}{first}{values}"
 
 
 def _place(first: dict[str, int]) -> str:

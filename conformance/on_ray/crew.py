@@ -165,7 +165,7 @@ class Crew:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return RunBroken(
             f"the Ray cluster at {self.share.address} is gone (its driver {how}); "
-            "the results so far are kept: run the same command with --resume"
+            "run the same command with --resume, and with --keep-passed if you trust the adapters"
         )
 
 

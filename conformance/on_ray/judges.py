@@ -13,10 +13,10 @@ from ..judge.verdict import Judgement
 from ..progress.resume import key
 from ..progress.shards import Gathered, Judged, Shard, found, shards
 from ..report.stream import Diagnosis
+from ..run.causes import diagnose as diagnose_here
 from ..run.open_adapters import Opening
 from ..run.plan import Job, Selection
-from ..run.runner import BROKE, FailedCases, Setting
-from ..run.runner import diagnose as diagnose_here
+from ..run.results import BROKE, FailedCases, Setting
 from .crew import Broke, Crew, Lost
 
 TASKS = "conformance.on_ray.tasks"

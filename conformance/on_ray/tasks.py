@@ -10,7 +10,8 @@ from ..isolation.declared import bare
 from ..progress.shards import Found, Shard, diagnosed, judge_shard
 from ..run.open_adapters import Opening
 from ..run.plan import Selection, plan
-from ..run.runner import Alone, Setting
+from ..run.results import Setting
+from ..run.runner import Alone
 
 
 def declare(opening: Opening, name: str) -> tuple[Adapter, dict[str, str]]:

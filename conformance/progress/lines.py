@@ -9,6 +9,10 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic import TypeAdapter
+
+from . import files
+
 SCHEMA = 2
 """Version 1 of a campaign's lines had no version number, and named failures by a count."""
 
@@ -20,13 +24,13 @@ class StoreError(ValueError):
 def append(path: Path, record: dict[str, Any]) -> None:
     """Append a record as one whole line. It is on disk when this returns. Raises: OSError."""
     new = not path.exists()
-    with path.open("ab+") as stream:
+    with files.append(path) as stream:
         cut_tail(stream)
         stream.write(text(record).encode())
         stream.flush()
         os.fsync(stream.fileno())
     if new:
-        sync_folder(path.parent)
+        files.sync_folder(path.parent)
 
 
 def text(record: dict[str, Any]) -> str:
@@ -48,36 +52,36 @@ def cut_tail(stream: BinaryIO) -> None:
         stream.truncate(end)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a file; empty if there is no file.
+def read(path: Path, kind: Any = dict[str, Any]) -> list[Any]:
+    """The complete lines of a file, each of a `kind`; empty if there is no file.
 
-    Raises: StoreError for a complete line that is not a record, and for a record of a newer version; OSError.
+    Raises: StoreError for a file that cannot be read, for a complete line that is not a record, and for a record of a newer
+    version.
     """
-    if not path.exists():
-        return []
-    *whole, _ = path.read_bytes().split(b"\n")
-    return [record(path, number, line) for number, line in enumerate(whole, 1)]
+    *whole, _ = content(path).split(b"\n")
+    checked = TypeAdapter(kind)
+    return [record(path, number, line, checked) for number, line in enumerate(whole, 1)]
 
 
-def record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def content(path: Path) -> bytes:
+    """The content of a file; empty if there is no file. Raises: StoreError."""
+    try:
+        return files.read(path)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}); move it away") from error
+
+
+def record(path: Path, number: int, line: bytes, kind: TypeAdapter[Any]) -> Any:
     try:
         found = json.loads(line)
         version = found.get("schema", 1)
-    except (ValueError, AttributeError) as error:
+        if version in range(1, SCHEMA + 1):
+            kind.validate_python(found)
+            return found
+    except (ValueError, AttributeError, RecursionError) as error:
         raise StoreError(
             f"{path}, line {number}, is damaged and may have held a failure; move the file away and run its batches again"
         ) from error
-    if version not in range(1, SCHEMA + 1):
-        raise StoreError(f"{path}, line {number}, has schema version {version}; this ssmspec reads 1 to {SCHEMA}: update it")
-    return found
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the names in a folder to disk, if the system supports it."""
-    if os.name != "posix":
-        return
-    entry = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(entry)
-    finally:
-        os.close(entry)
+    raise StoreError(f"{path}, line {number}, has schema version {version}; this ssmspec reads 1 to {SCHEMA}: update it")

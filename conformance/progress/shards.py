@@ -19,7 +19,8 @@ from ..judge.verdict import Judgement
 from ..report.stream import Diagnosis, Result
 from ..run.open_adapters import Opening
 from ..run.plan import Job, Selection, plan
-from ..run.runner import Alone, FailedCases, Setting
+from ..run.results import FailedCases, Setting
+from ..run.runner import Alone
 from .resume import Key, key
 
 _JUDGEMENT = TypeAdapter(Judgement)

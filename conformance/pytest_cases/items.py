@@ -12,7 +12,8 @@ import pytest
 from ..report.stream import Result
 from ..run.again import python
 from ..run.plan import Job
-from ..run.runner import Alone, Setting, record
+from ..run.results import Setting, record
+from ..run.runner import Alone
 from .ids import ROOT, identify
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def rerun(settled: dict[str, Any], job: Job, identity: str) -> str:
     by_name = Path(sys.argv[0]).stem in ("pytest", "py.test") and shutil.which("pytest") == str(Path(sys.argv[0]).absolute())
     words = [f"{where}::{identity}"]
     for name in settled["own"]:
-        if name in ("tier", "subject", "operation", "report"):
+        if name in ("tier", "subject", "operation", "explain", "report"):
             continue
         given = settled[name]
         for value in given if isinstance(given, list) else [given]:

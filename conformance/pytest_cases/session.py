@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from ssmspec_ref.contract import Verdict
 from ssmspec_ref.options.words import nearest
 
-from ..errors import ConformanceError, ReportError, UnknownCase
+from ..errors import ConformanceError, UnknownCase
+from ..judge.verdict import Judgement
 from ..progress.folder import RunFolder
 from ..report.activity import not_exercised
 from ..report.artefacts import write
@@ -21,7 +23,8 @@ from ..run.known import read_known
 from ..run.load import ours
 from ..run.open_adapters import Opening
 from ..run.plan import Job, Selection, plan
-from ..run.runner import Setting, run, unmet
+from ..run.results import EXPLAIN, Setting, unmet
+from ..run.runner import run
 from ..starting import names
 from ..suite.specification import TIERS
 from .ids import case_of, identify_empty, mistake, numbered
@@ -40,6 +43,7 @@ class Run:
         self.ids: list[str] = given["ids"]
         self.opened, self.held = ExitStack(), ExitStack()
         self.planned = False
+        self.folder: RunFolder | None = None
         self.chosen: list[tuple[str, Job]] = []
         self.left_out: list[Result] = []
         self.empty: list[tuple[str, Result]] = []
@@ -55,10 +59,12 @@ class Run:
         """Load the adapters and list their cases; a mistake ends the session as a usage error."""
         if self.planned:
             return
-        if self.given["tier"] not in TIERS:
-            where = "--ssmspec-tier" if "tier" in self.given["own"] else "ssmspec_tier in the configuration file"
-            came = f"{self.given['tier']!r}{nearest(self.given['tier'], TIERS)}"
-            raise pytest.UsageError(f"{where} is {came}; it must be one of {', '.join(TIERS)}")
+        for name, every in (("tier", TIERS), ("explain", EXPLAIN)):
+            given = self.given[name]
+            if given not in every:
+                where = f"--ssmspec-{name}" if name in self.given["own"] else f"ssmspec_{name} in the configuration file"
+                told = f"{given!r}{nearest(given, every)}; it must be one of {', '.join(every)}"
+                raise pytest.UsageError(f"{where} is {told}")
         try:
             opening = Opening(names(self.given["adapter"], None), self.given["device"], False)
             self.adapters = self.opened.enter_context(opening.open())
@@ -75,7 +81,7 @@ class Run:
                 self.folder = self.held.enter_context(RunFolder(Path(self.given["report"])))
         except ConformanceError as error:
             raise pytest.UsageError(f"{type(error).__name__}: {error}") from error
-        self.setting = Setting(lists, self.given["device"], line=self.rerun)
+        self.setting = Setting(lists, self.given["device"], line=self.rerun, explain=self.given["explain"])
         self.planned = True
 
     def rerun(self, job: Job, identity: str) -> str:
@@ -130,6 +136,17 @@ class Run:
         items.extend(case for case in cases if isinstance(case, pytest.Item))
         session.ihook.pytest_collectreport(report=pytest.CollectReport(suite.nodeid, "passed", None, cases))  # to be counted
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Give the report's folder back at once if only some of the cases are selected: their report goes elsewhere."""
+        ours = sum(isinstance(item, CaseItem | EmptyItem) for item in session.items)
+        if self.planned and ours < self.planned_cases + len(self.empty):
+            self.held.close()
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """What is still held stays unfinished."""
+        if self.folder is not None:
+            self.folder.stop()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         report = yield
@@ -154,8 +171,8 @@ class Run:
         if self.given["report"]:
             try:
                 self.written = f"report: {self.write(Path(self.given['report']))}"
-            except ReportError as error:
-                self.written = f"ReportError: {error}"
+            except ConformanceError as error:
+                self.written = f"{type(error).__name__}: {error}"
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_unconfigure(self) -> None:
@@ -172,11 +189,19 @@ class Run:
         return [unmet(name, entry) for name, known in self.setting.known.items() for entry in known.unmet()]
 
     def diagnosed(self) -> list[Diagnosis]:
-        """The kinds of failure: failed cases are run again and shrunk."""
+        """The kinds of failure: failed cases are run again and shrunk; of those that passed it is known that they did."""
         cells = Counter((r.adapter, r.subject, r.contract, r.operation) for r in self.results)
-        bad = {(r.adapter, r.subject, r.contract, r.case) for r in self.results if r.verdict in ("fail", "known-failure")}
-        jobs = [job for _, job in self.chosen if (*job.group[:3], job.identity) in bad]
-        found = run(jobs, [], self.setting).diagnoses
+        ran = {(r.adapter, r.subject, r.contract, r.case): r for r in self.results}
+        if not any(r.verdict in ("fail", "known-failure") for r in ran.values()):
+            return []
+
+        def passed(job: Job) -> tuple[Judgement, float] | None:
+            result = ran[*job.group[:3], job.identity]
+            return (Judgement(Verdict.PASS), result.seconds) if result.verdict == "pass" else None
+
+        jobs = [job for _, job in self.chosen if (*job.group[:3], job.identity) in ran]
+        jobs = [job for job in jobs if ran[*job.group[:3], job.identity].verdict in ("pass", "fail", "known-failure")]
+        found = run(jobs, [], self.setting, kept=passed).diagnoses
         return [d.model_copy(update={"cases": cells[d.adapter, d.subject, d.contract, d.operation]}) for d in found]
 
     def write(self, folder: Path) -> Path:
@@ -189,6 +214,7 @@ class Run:
             folder = folder / PART
             self.folder = self.held.enter_context(RunFolder(folder))
         head = header(self.given["tier"], versions, self.given["device"], seeds=(self.setting.seed,), only=only)
+        assert self.folder is not None
         self.folder.begin(head)
         self.folder.finish((*self.left_out, *self.results), self.diagnoses, write)
         return folder / "report.html"

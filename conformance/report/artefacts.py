@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from ..errors import ConformanceError, ReportError
+from ..progress import files
 from ..progress.folder import publish
 from ..refusal import FAILED, refused
 from ..run.known import read_known
@@ -22,27 +23,26 @@ Path_ = Annotated[Path, typer.Argument(help=REPORT)]
 
 
 def write(folder: Path, report: Report | None = None) -> list[Path]:
-    """Write report.html, junit.xml and badge.svg beside a report.jsonl.
+    """Write report.html, junit.xml and badge.svg beside a report.jsonl. The badge, which most people look at, comes last.
 
-    Raises: ReportError.
+    Raises: ReportError; OSError.
     """
-    whole = report or read_report(folder / "report.jsonl")
+    whole = report or read_report(folder)
     made = {"report.html": page(whole), "junit.xml": junit(whole), "badge.svg": badge(whole)}
     for name, text in made.items():
-        try:
-            (folder / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise unwritable(folder / name, error) from error
+        files.write(folder / name, text)
     return [folder / name for name in made]
 
 
 def foreign_badge(report: Path, whole: Report) -> str:
     """What is wrong with the badge beside a report; "" if it is right or missing."""
     path = file_of(report).with_name("badge.svg")
-    if not path.is_file():
-        return ""
     try:
-        digest = read(path.read_text(encoding="utf-8", errors="replace"))[1]
+        digest = read(files.read(path).decode(errors="replace"))[1]
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path.name} cannot be read ({error.strerror}); `ssmspec conform page` writes it again"
     except ReportError as error:
         return f"{path.name} belongs to another report: {error}"
     return (
@@ -64,8 +64,8 @@ def make(report: Path_) -> None:
     whole = _read(report)
     try:
         made = write(file_of(report).parent, whole)
-    except ConformanceError as error:
-        raise refused(error) from error
+    except OSError as error:
+        raise refused(unwritable(report, error)) from error
     for path in made:
         Console().print(str(path), soft_wrap=True, highlight=False)
 
@@ -100,12 +100,12 @@ def merge(
         raise refused(error) from error
     counts = ", ".join(f"{count} {word}" for word, count in footer.verdicts.items())
     Console().print(f"{counts}  {folder / 'report.jsonl'}", soft_wrap=True, highlight=False)
-    if any(footer.verdicts.get(word) for word in ("fail", "unknown")):
+    if any(footer.verdicts.get(word) for word in ("fail", "unknown", "not-run")):
         raise typer.Exit(FAILED)
 
 
 def _read(path: Path) -> Report:
     try:
         return read_report(path)
-    except (ConformanceError, OSError) as error:
+    except ConformanceError as error:
         raise refused(error) from error

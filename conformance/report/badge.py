@@ -13,14 +13,17 @@ WIDTH = 6.4
 
 
 def badge(report: Report) -> str:
-    """The badge: green if nothing failed, yellow if only listed cases failed, red otherwise; it names the tier."""
+    """The badge: green if nothing failed, yellow if only listed cases failed or if results were kept from an interrupted run,
+    red otherwise, also of a run that stopped early; it names the tier."""
     counts = totals(report.results)
-    ran = sum(bool(r.case) for r in report.results)
+    left = counts["not-run"]
+    ran = sum(bool(r.case) for r in report.results) - left
     bad, known = counts["fail"] + counts["unknown"], counts["known-failure"]
     said = f"{counts['pass']} of {ran} pass" + (f", {known} known" if known and not bad else "")
-    said += f", {bad} not" if bad else ""
-    colour = RED if bad or not ran else YELLOW if known else GREEN
-    return _svg(f"conformance, {report.header.tier}", said, colour, report.footer.digest)
+    said += (f", {bad} not" if bad else "") + (f", {left} not run" if left else "")
+    resumed = ", resumed" if report.header.resumed else ""
+    colour = RED if bad or left or not ran else YELLOW if known or resumed else GREEN
+    return _svg(f"conformance, {report.header.tier}{resumed}", said, colour, report.footer.digest)
 
 
 def read(drawn: str) -> tuple[int, str]:

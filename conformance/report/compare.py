@@ -1,7 +1,8 @@
 """Compare two reports: what fails now but did not before, what is fixed or no longer run, what uses more of its bound.
 
 A case is identified by its adapter, subject, contract, operation and id. A loosened contract is another contract: its cases
-are reported as no longer run under the old one.
+are reported as no longer run under the old one. A case whose sizes are of a run's seed is in one report only, unless the
+seeds are equal: such cases are counted apart, and are neither new nor no longer run; one that fails now has broken.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,12 @@ class Change:
     after: Result | None
 
     @property
+    def of_a_seed(self) -> bool:
+        """Whether the case is missing in one report because it was drawn in the other."""
+        found = self.before or self.after
+        return found is not None and found.drawn and not (self.before and self.after)
+
+    @property
     def used(self) -> tuple[float, float]:
         """The largest fraction of a bound used, before and after."""
         before, after = (_used(side) for side in (self.before, self.after))
@@ -47,6 +54,8 @@ class Comparison:
     more: tuple[Change, ...]
     less: tuple[Change, ...]
     same: int
+    drawn: tuple[int, int] = (0, 0)
+    """Cases of the seeds that only the first report has, and only the second."""
 
     @property
     def worse(self) -> bool:
@@ -67,19 +76,25 @@ def compare(before: Report, after: Report, factor: float = FACTOR) -> Comparison
     more = [c for c in kept if c.used[1] > factor * c.used[0] and c.used[1] > SMALL]
     less = [c for c in kept if c.used[0] > factor * c.used[1] and c.used[0] > SMALL and c not in fixed]
     told = {c.key for part in (broken, fixed, more, less) for c in part}
+    drawn = [c for c in changes if c.of_a_seed and c not in broken]
     return Comparison(
         tuple(broken),
         tuple(fixed),
-        tuple(c for c in changes if not c.after),
-        tuple(c for c in changes if not c.before),
+        tuple(c for c in changes if not c.after and c not in drawn),
+        tuple(c for c in changes if not c.before and c not in drawn),
         tuple(sorted(more, key=lambda c: c.used[0] / c.used[1])),
         tuple(sorted(less, key=lambda c: c.used[1] / c.used[0])),
         sum(c.key not in told for c in both),
+        (sum(not c.after for c in drawn), sum(not c.before for c in drawn)),
     )
 
 
 def _cases(report: Report) -> dict[Key, Result]:
-    return {(r.adapter, r.subject, r.contract, r.operation, r.case): r for r in report.results if r.case}
+    return {
+        (r.adapter, r.subject, r.contract, r.operation, r.case): r
+        for r in report.results
+        if r.case and r.verdict != "not-run"
+    }
 
 
 def _used(result: Result | None) -> float:
@@ -96,7 +111,11 @@ def shown(found: Comparison, before: Report, after: Report) -> RenderableType:
     lines += _list("less of the bound", "green", found.less, lambda c: "{:.2g} -> {:.2g}".format(*c.used))
     counts = {"broken": found.broken, "no longer run": found.gone, "fixed": found.fixed, "new": found.new}
     said = ", ".join(f"{len(part)} {name}" for name, part in counts.items())
-    lines.append(Text(f"{said}, {found.same} as before", style="bold red" if found.worse else "bold green"))
+    said += f", {found.same} as before"
+    if any(found.drawn):
+        before_only, after_only = found.drawn
+        said += f"; drawn by the seeds: {before_only} in the first report only, {after_only} in the second"
+    lines.append(Text(said, style="bold red" if found.worse else "bold green"))
     return Group(*lines)
 
 
@@ -104,7 +123,7 @@ def _headers(before: Report, after: Report) -> Iterable[RenderableType]:
     """The conditions of the two runs that differ."""
     table = Table("", "before", "after", title="run under", title_justify="left")
     old, new = before.header.model_dump(mode="json"), after.header.model_dump(mode="json")
-    for name in ("tier", "device", "python", "machine", "cpus"):
+    for name in ("tier", "device", "python", "machine", "cpus", "resumed"):
         if old[name] != new[name]:
             table.add_row(name, str(old[name]), str(new[name]))
     for name in dict.fromkeys([*old["adapters"], *old["versions"], *new["adapters"], *new["versions"]]):

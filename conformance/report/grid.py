@@ -8,11 +8,11 @@ from math import inf, isnan
 from ..device.observed import CPU, INTERPRETER
 from ..judge.stricter import MATTERS
 from .activity import IDLE
-from .stream import Result
+from .stream import Header, Result
 
 FEW = 3
 """Cases that a stricter contract is derived from."""
-RANK = ("pass", "inapplicable", "known-failure", "unknown", "fail")
+RANK = ("pass", "inapplicable", "known-failure", "not-run", "unknown", "fail")
 """Verdicts, the worst last."""
 
 
@@ -27,6 +27,17 @@ class Cell:
     def counts(self) -> dict[str, int]:
         """The count of every verdict, including zeros."""
         return {word: sum(r.verdict == word for r in self.results) for word in RANK}
+
+    @property
+    def ran(self) -> int:
+        """The number of cases that were run."""
+        return len(self.results) - self.counts["not-run"]
+
+    @property
+    def bad(self) -> list[str]:
+        """What did not pass, with counts."""
+        words = {"fail": "fail", "unknown": "unknown", "known-failure": "known", "not-run": "not run"}
+        return [f"{self.counts[w]} {said}" for w, said in words.items() if self.counts[w]] + [IDLE] * self.idle
 
     @property
     def worst(self) -> str:
@@ -122,3 +133,15 @@ def places(results: Sequence[Result], asked: str) -> tuple[dict[str, int], list[
 def totals(results: Sequence[Result], adapter: str = "") -> dict[str, int]:
     """The counts of every verdict, for one adapter or for all."""
     return Cell(tuple(r for r in results if adapter in ("", r.adapter))).counts
+
+
+def stopped(results: Sequence[Result]) -> str:
+    """Why a run stopped early, and how many cases it left; "" if it did not."""
+    left = [r for r in results if r.verdict == "not-run"]
+    return f"{left[0].reason}; {len(left)} case{' was' if len(left) == 1 else 's were'} not run" if left else ""
+
+
+def resumed(head: Header) -> str:
+    """What to say of results that were kept from an interrupted run; "" if there are none."""
+    kept = f"{head.resumed} result{'' if head.resumed == 1 else 's'}"
+    return f"{kept} kept from an interrupted run, and not run again" if head.resumed else ""

@@ -1,17 +1,18 @@
 """A report as JUnit XML: a suite per adapter, a test per case, as pytest counts them.
 
-Listed failures are skipped, with the reason; an unknown verdict is an error, never a pass. What is inapplicable is no test.
+Listed failures are skipped, with the reason, and so are the cases that a run left when it stopped early; an unknown verdict
+is an error, never a pass. What is inapplicable is no test.
 """
 
 import re
 from xml.etree import ElementTree
 
-from .grid import totals
+from .grid import resumed, totals
 from .stream import Report, Result
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot represent."""
-OUTCOME = {"fail": "failure", "unknown": "error", "known-failure": "skipped"}
+OUTCOME = {"fail": "failure", "unknown": "error", "known-failure": "skipped", "not-run": "skipped"}
 
 
 def junit(report: Report) -> str:
@@ -25,6 +26,7 @@ def junit(report: Report) -> str:
         suite = ElementTree.SubElement(root, "testsuite", facts)
         properties = ElementTree.SubElement(suite, "properties")
         told = {"version": version, "tier": report.header.tier, "device": report.header.device, **report.header.versions}
+        told |= {"resumed": resumed(report.header)} if report.header.resumed else {}
         for name, value in told.items():
             ElementTree.SubElement(properties, "property", name=clean(name), value=clean(value))
         for r in own:
@@ -45,7 +47,7 @@ def _test(suite: ElementTree.Element, r: Result) -> None:
 
 def _counts(counts: dict[str, int]) -> dict[str, str]:
     named = {"tests": sum(counts.values()), "failures": counts["fail"], "errors": counts["unknown"]}
-    named["skipped"] = counts["known-failure"]
+    named["skipped"] = counts["known-failure"] + counts["not-run"]
     return {name: str(count) for name, count in named.items()}
 
 

@@ -15,11 +15,12 @@ from ssmspec_ref.contract import OPERATIONS
 from .activity import IDLE
 from .activity import told as activity
 from .failure_groups import grouped, listed
-from .grid import Cell, groups, places, totals, wider
+from .grid import Cell, groups, places, resumed, stopped, totals, wider
 from .grid import Group as Grid
 from .stream import Diagnosis, Header, Result
 
 STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unknown": "magenta", "fail": "bold red"}
+STYLE |= {"not-run": "yellow"}
 LINE = 100
 """Longest line that names the operations that are not offered."""
 SHOWN = 6
@@ -68,12 +69,9 @@ def _text(cell: Cell) -> Text:
     """passed/run, and below it the failures, or the largest utilisation; a dash if the operation is not offered."""
     if not cell.results:
         return Text("–", style="dim")
-    counts = cell.counts
-    text = Text(f"{counts['pass']}/{len(cell.results)}", style=STYLE[cell.worst])
-    bad = [f"{counts[w]} {w.removesuffix('-failure')}" for w in ("fail", "unknown", "known-failure") if counts[w]]
-    bad += [IDLE] if cell.idle else []
-    if bad:
-        return text.append("\n" + ", ".join(bad))
+    text = Text(f"{cell.counts['pass']}/{cell.ran}", style=STYLE[cell.worst])
+    if cell.bad:
+        return text.append("\n" + ", ".join(cell.bad))
     text.append(f"\n{cell.utilisation:.2g}" if cell.utilisation > 0 else "\nexact", style="dim")
     return text.append(f"\n{cell.void} void", style="yellow") if cell.void else text
 
@@ -157,12 +155,13 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         own = [r for r in results if r.adapter == name]
         subjects = len({r.subject for r in own if r.case})
         counts = totals(own)
-        ran = sum(bool(r.case) for r in own)
+        ran = sum(bool(r.case) and r.verdict != "not-run" for r in own)
         text = Text(f"{name} {version}", style="bold")
         text.append(f": {subjects} subject{'' if subjects == 1 else 's'}, {_cases(ran)}, tier {head.tier}: ")
         shown = [(w, c) for w, c in counts.items() if c and w != "inapplicable"]
         for index, (word, count) in enumerate(shown):
-            text.append(f"{count} {word}" + (", " if index < len(shown) - 1 else ""), style=STYLE[word])
+            said = word.replace("not-run", "not run")
+            text.append(f"{count} {said}" + (", " if index < len(shown) - 1 else ""), style=STYLE[word])
         lines.append(text)
         lines += _not_run(own)
     unsettled = ((sum(r.verdict == kind and r.failing != IDLE for r in results), said) for kind, said in UNSETTLED)
@@ -175,7 +174,7 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         else "No failures, except those listed as known."
         if known
         else "Nothing failed."
-        if any(r.case for r in results)
+        if any(r.case and r.verdict != "not-run" for r in results)
         else "No case was run."
     )
     if known:
@@ -184,6 +183,8 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         said += " Speculation was not exercised, so nothing is known about it."
     lines += [
         Text(said),
+        *([Text(told, style="bold yellow")] if (told := stopped(results)) else []),
+        *([Text(f"resumed: {resumed(head)}", style="yellow")] if head.resumed else []),
         *(Text(line, style="yellow") for line in [*activity(results), *wider(results)]),
         *_places(head, results),
         Text(
@@ -197,7 +198,8 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         ),
         Text(f"report: {where}"),
     ]
-    return Panel(Group(*lines), title="tested against the float64 reference", border_style="red" if bad or idle else "green")
+    border = "red" if bad or idle or stopped(results) else "yellow" if head.resumed else "green"
+    return Panel(Group(*lines), title="tested against the float64 reference", border_style=border)
 
 
 def _not_run(own: Sequence[Result]) -> Iterator[Text]:
@@ -224,11 +226,20 @@ def _any_void(results: Sequence[Result]) -> bool:
     return any(o.void for r in results for o in r.outputs)
 
 
-def show(console: Console, head: Header, results: Sequence[Result], diagnoses: Sequence[Diagnosis], where: str) -> None:
-    """Print everything; the matrix and the summary come last, where the terminal stops scrolling."""
+def show(
+    console: Console,
+    head: Header,
+    results: Sequence[Result],
+    diagnoses: Sequence[Diagnosis],
+    where: str,
+    tabled: bool = False,
+) -> None:
+    """Print everything; the matrix and the summary come last, where the terminal stops scrolling. `tabled`: the matrix was
+    printed before the failures were explained."""
     console.print(left_out(results))
     if diagnoses or any(r.verdict in ("fail", "unknown") for r in results):
         console.print(failures(diagnoses, results), soft_wrap=True)
     console.print()
-    console.print(matrix(results, console))
+    if not tabled:
+        console.print(matrix(results, console))
     console.print(summary(head, results, where))

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 from ..errors import ReportError
 from ..run.known import Known
-from ..run.runner import unmet
+from ..run.results import unmet
 from ..suite.specification import TIERS
 from .activity import not_exercised
 from .stream import SCHEMA, Diagnosis, Header, Report, Result
 
 ALIKE = ("tier", "adapters", "device", "versions", "python", "system", "machine", "only")
 """The conditions that all parts must share."""
+FEW = 8
+"""Shards that a message names."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def merge(reports: Sequence[Report], names: Sequence[str], known: Mapping[str, K
             "schema_version": SCHEMA,
             "shard": "",
             "started": min(report.header.started for report in reports),
+            "resumed": sum(report.header.resumed for report in reports),
             "seeds": tuple(dict.fromkeys(seed for report in reports for seed in report.header.seeds)),
         }
     )
@@ -59,6 +62,8 @@ def merge(reports: Sequence[Report], names: Sequence[str], known: Mapping[str, K
 def _unmet(head: Header, results: Sequence[Result], known: Mapping[str, Known]) -> list[Result]:
     """The entries that no case of a complete run at the tiers standard and deep has met."""
     if head.only or head.tier == TIERS[0]:
+        return []
+    if any(r.verdict == "not-run" for r in results):
         return []
     ran = [r for r in results if r.case and r.operation]
     return [
@@ -84,15 +89,28 @@ def _check_shards(shards: Sequence[str]) -> None:
     """Check that the shards are all i/n for i from 1 to n, or a single whole report."""
     if not any(shards):
         return
-    counts = {shard.partition("/")[2] for shard in shards}
-    needed = sorted(f"{i}/{max(counts)}" for i in range(1, int(max(counts) or 0) + 1))
-    if len(counts) != 1 or sorted(shards) != needed:
-        raise ReportError(f"the reports are of the shards {', '.join(sorted(shards))}; give {', '.join(needed)}, each once")
+    there, counts = sorted(shards, key=_place), {shard.partition("/")[2] for shard in shards}
+    if counts != {str(len(shards))}:
+        of = max(counts, key=lambda count: int(count or 0)) or "1"
+        raise ReportError(f"the reports are of the shards {listed(there)}; give 1/{of} to {of}/{of}, each once")
+    needed = [f"{i}/{len(shards)}" for i in range(1, len(shards) + 1)]
+    if there != needed:
+        raise ReportError(f"the reports are of the shards {listed(there)}; give {listed(needed)}, each once")
+
+
+def _place(shard: str) -> tuple[int, ...]:
+    """By number: 2/10 comes before 10/10."""
+    return tuple(int(number) for number in reversed(shard.split("/")) if number)
+
+
+def listed(shards: Sequence[str]) -> str:
+    """The first and the last of many."""
+    return ", ".join(shards) if len(shards) <= FEW else f"{shards[0]} .. {shards[-1]}"
 
 
 def _diagnoses(reports: Sequence[Report], results: Sequence[Result]) -> tuple[Diagnosis, ...]:
     """Each kind of failure once, with the smallest of its smallest cases."""
-    ran = Counter((r.adapter, r.subject, r.contract, r.operation) for r in results if r.case)
+    ran = Counter((r.adapter, r.subject, r.contract, r.operation) for r in results if r.case and r.verdict != "not-run")
     found: dict[tuple[str, ...], Diagnosis] = {}
     for d in (d for report in reports for d in report.diagnoses):
         bug = d.facts.get("behaves", "") if "bug" in d.facts else ""

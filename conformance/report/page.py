@@ -14,15 +14,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from .activity import IDLE
 from .activity import told as activity
 from .failure_groups import grouped
-from .grid import RANK, Cell, Group, groups, places, totals, wider
+from .grid import RANK, Cell, Group, groups, places, resumed, stopped, totals, wider
 from .plot import plots
 from .stream import Output, Report, Result
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
-SHORT = {"known-failure": "known"}
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,11 @@ class Shown:
 
     @property
     def first(self) -> str:
-        return f"{self.cell.counts['pass']}/{len(self.cell.results)}"
+        return f"{self.cell.counts['pass']}/{self.cell.ran}"
 
     @property
     def second(self) -> str:
-        bad = [
-            f"{self.cell.counts[w]} {SHORT.get(w, w)}" for w in ("fail", "unknown", "known-failure") if self.cell.counts[w]
-        ]
-        bad += [IDLE] if self.cell.idle else []
-        bad += [f"{self.cell.void} void"] if self.cell.void else []
+        bad = self.cell.bad + ([f"{self.cell.void} void"] if self.cell.void else [])
         return ", ".join(bad) or (f"{self.cell.utilisation:.2g}" if self.cell.utilisation > 0 else "exact")
 
     @property
@@ -72,6 +66,8 @@ def page(report: Report) -> str:
             rank=RANK,
             seconds=sum(r.seconds for r in report.results),
             wider=[*activity(report.results), *wider(report.results)],
+            resumed=resumed(report.header),
+            stopped=stopped(report.results),
             failure_groups=grouped(report.diagnoses),
             squares=squares,
             loose=[r for r in report.results if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation)],
@@ -111,16 +107,14 @@ def data(shown: dict[tuple[str, str, str, str], Shown]) -> dict[str, Any]:
 
 def _case(r: Result, text: Any) -> list[Any]:
     """case, verdict, kind, message, source, reason, link, rerun, seconds, outputs."""
-    outputs = [
-        [text(o.name), *map(_number, (o.utilisation, o.error, o.bound)), _place(o.first), *_wrong(o)] for o in r.outputs
-    ]
+    outputs = [[text(o.name), *map(_number, (o.utilisation, o.error, o.bound)), _at(o), *_wrong(o)] for o in r.outputs]
     told = [text(part) for part in (r.failing, r.message, r.source, r.reason, r.link)]
     rerun = text(r.rerun.replace(r.case, "\x00"))
     return [r.case, RANK.index(r.verdict), *told, rerun, round(r.seconds, 4), outputs]
 
 
 def _wrong(o: Output) -> list[Any]:
-    """Both values at the first wrong element, and the picture, for a wrong output."""
+    """Both values, and the picture, for a wrong output."""
     if o.utilisation <= 1 or o.expected is None or o.got is None:
         return []
     return [_exact(o.expected), _exact(o.got), list(o.picture)]
@@ -140,8 +134,13 @@ def _number(x: float) -> float | str:
     return float(f"{x:.3g}") if abs(x) < float("inf") else str(x)
 
 
-def _place(first: dict[str, int]) -> str:
-    return ", ".join(f"{axis}={index}" for axis, index in first.items())
+def _at(o: Output) -> str:
+    """The position of the worst element. Of an older report only the first is known, and the values are of that one."""
+    return f"first at {_place(o.first)}" if o.at is None else _place(o.at)
+
+
+def _place(position: dict[str, int]) -> str:
+    return ", ".join(f"{axis}={index}" for axis, index in position.items())
 
 
 def embedded(value: Any) -> str:

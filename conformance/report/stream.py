@@ -8,20 +8,24 @@ a signature, because anyone who edits a report can compute it again.
 import hashlib
 import json
 import platform
+import re
 from collections import Counter
 from datetime import UTC, datetime
 from os import cpu_count
 from pathlib import Path
-from typing import Annotated, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..device import observed
 from ..errors import ReportError
+from ..isolation.text import escaped
+from ..progress import files
 
-SCHEMA: Literal[5] = 5
-"""Schema 3 added `Result.place`, 4 `Result.stricter`, 5 `Result.drafts`; reports without them can still be read."""
-READ = (2, 3, 4, 5)
+SCHEMA: Literal[7] = 7
+"""Schema 3 added `Result.place`, 4 `Result.stricter`, 5 `Result.drafts`, 6 `Header.resumed`, 7 `Output.at`, `Result.drawn`
+and the verdict not-run; reports without these can still be read."""
+READ = (2, 3, 4, 5, 6, 7)
 
 
 class Model(BaseModel):
@@ -33,11 +37,11 @@ class Header(Model):
 
     `device` is the value of --device; where a case really ran is in its `Result.place`. `versions` are those of imported
     packages. `seeds` are those of the randomised second inputs, one per run; `only` says what was selected, "" if everything
-    was run.
+    was run. `resumed` counts the results that were kept from an interrupted run: their cases were not run again.
     """
 
     kind: Literal["header"] = "header"
-    schema_version: Literal[2, 3, 4, 5] = SCHEMA
+    schema_version: Literal[2, 3, 4, 5, 6, 7] = SCHEMA
     tier: str
     adapters: dict[str, str]
     device: str
@@ -46,15 +50,17 @@ class Header(Model):
     system: str
     machine: str
     cpus: int
-    started: datetime
-    shard: str = ""
+    started: AwareDatetime
+    shard: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,5}/[1-9][0-9]{0,5})?$")] = ""
     seeds: tuple[int, ...] = ()
     only: str = ""
+    resumed: Annotated[int, Field(ge=0)] = 0
 
 
 class Output(Model):
-    """One output of one case: the largest error relative to its bound; `first`, the first position beyond it, with both
-    values; and, if the output is wrong, a `picture` of where."""
+    """One output of one case, at the element with the largest error relative to its bound: both values, and the position `at`
+    which it is (None before schema 7, where the values are those of `first`); `first`, the first position beyond its bound;
+    and, if the output is wrong, a `picture` of where."""
 
     name: str
     state: bool
@@ -66,6 +72,7 @@ class Output(Model):
     expected: float | None = None
     got: float | None = None
     picture: tuple[str, ...] = ()
+    at: dict[str, int] | None = None
 
 
 class Result(Model):
@@ -73,7 +80,8 @@ class Result(Model):
     observed to compute: "cpu", "Triton interpreter", the names of GPUs. `outside` counts the cases of the tier that the
     declared limits exclude, for an operation that is offered in part. `stricter` says which narrower contracts a passing case
     would pass too, of those under which a bound is much smaller. `drafts` are those that an engine says it proposed and
-    accepted."""
+    accepted. `drawn`: the sizes of the case are of the run's seed, so another run has others. A case of a run that stopped
+    early is not-run, with the reason."""
 
     kind: Literal["result"] = "result"
     adapter: str
@@ -81,12 +89,12 @@ class Result(Model):
     contract: str
     operation: str
     case: str
-    verdict: Literal["pass", "inapplicable", "known-failure", "unknown", "fail"]
+    verdict: Literal["pass", "inapplicable", "known-failure", "not-run", "unknown", "fail"]
     failing: str = ""
     message: str = ""
     source: str = ""
     outputs: tuple[Output, ...] = ()
-    seconds: float = 0.0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     rerun: str = ""
     reason: str = ""
     link: str = ""
@@ -94,6 +102,7 @@ class Result(Model):
     outside: int = 0
     stricter: dict[str, bool] = {}
     drafts: tuple[int, int] | None = None
+    drawn: bool = False
 
 
 class Diagnosis(Model):
@@ -130,12 +139,32 @@ class Footer(Model):
     kind: Literal["footer"] = "footer"
     results: int
     verdicts: dict[str, int]
-    finished: datetime
+    finished: AwareDatetime
     digest: str
 
 
 AnyLine = Annotated[Header | Result | Diagnosis | Footer, Field(discriminator="kind")]
 LINE: TypeAdapter[Header | Result | Diagnosis | Footer] = TypeAdapter(AnyLine)
+ESCAPED = re.compile(rb"[\\\x7f-\xff]")
+"""What a line of JSON holds if one of its texts is more than printable ASCII."""
+
+
+def parsed(line: bytes) -> Header | Result | Diagnosis | Footer:
+    """A line of a report. The file may come from anybody: characters that a terminal would obey are escaped.
+
+    Raises: ValidationError.
+    """
+    found = LINE.validate_json(line)
+    return LINE.validate_python(_clean(found.model_dump())) if ESCAPED.search(line) else found
+
+
+def _clean(value: Any) -> Any:
+    """A value with every text in it escaped."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, tuple):
+        return tuple(map(_clean, value))
+    return {_clean(name): _clean(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 class Report:
@@ -199,21 +228,29 @@ class Writer:
 
 def unwritable(path: Path | str, error: OSError) -> ReportError:
     """The error for a path that cannot be written."""
-    return ReportError(f"{path} cannot be written ({error.strerror}); name another folder on a disk with space")
+    where = error.filename or path
+    if isinstance(error, IsADirectoryError) or error.strerror == files.IRREGULAR:
+        return ReportError(f"{where} cannot be replaced by a file ({error.strerror}); remove it, or name another folder")
+    return ReportError(f"{where} cannot be written ({error.strerror}); name another folder on a disk with space")
 
 
 def read_report(path: Path) -> Report:
     """Read a report, given by its file or its folder, and check it against its footer.
 
-    Raises: ReportError for a file that is not a report, that was truncated, or whose counts or digest do not match; OSError.
+    Raises: ReportError for a file that is not a report, that was truncated, or whose counts or digest do not match.
     """
-    path = file_of(path)
-    if not path.is_file():
-        raise ReportError(f"{path} does not exist; give a report.jsonl, or the folder of a run of `ssmspec conform run`")
-    text = path.read_bytes()
+    path, named = file_of(path), path
+    try:
+        text = files.read(path, follow=path == named)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ReportError(
+            f"{path} does not exist; give a report.jsonl, or the folder of a run of `ssmspec conform run`"
+        ) from error
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read ({error.strerror}); give a report.jsonl, or its folder") from error
     check_schema(path, text)
     try:
-        lines = [LINE.validate_json(line) for line in text.splitlines()]
+        lines = [parsed(line) for line in text.splitlines()]
     except ValidationError as error:
         raise ReportError(f"{path.name} has a line that is not a record of a report: {error.errors()[0]['msg']}") from error
     if not lines or not isinstance(lines[0], Header):
@@ -239,7 +276,7 @@ def check_schema(path: Path, text: bytes) -> None:
     try:
         first = json.loads(text.partition(b"\n")[0])
         schema = first["schema_version"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return  # not a report at all, which is reported elsewhere
     if type(schema) is not int or schema not in READ:
         named = schema if isinstance(schema, int | None) else repr(schema)

@@ -66,7 +66,8 @@ class Answer:
 
     `failed` is "", or error (an exception), crash (the process ended), timeout, memory, garbled (the answer was invalid),
     printed, overwritten (this call changed outputs of the call before it), unjudged (the case needs what is not there);
-    `said` describes it. `place` is where the call was observed to compute, "" without an answer.
+    `said` describes it. `place` is where the call was observed to compute, "" without an answer. `spent` are the seconds of
+    work of another process, for the limits of searches (`isolation.spent`).
     """
 
     came: Came = NOTHING
@@ -74,6 +75,7 @@ class Answer:
     failed: str = ""
     said: str = ""
     place: str = ""
+    spent: float = 0.0
 
 
 class Bench(Protocol):

@@ -23,6 +23,7 @@ from ssmspec_ref.contract import Verdict
 from ssmspec_ref.options.words import nearest
 
 from ..errors import KnownListError
+from ..progress import files
 from ..report.stream import Model
 
 FOLDER = Path(__file__).parent.parent / "known"
@@ -90,11 +91,15 @@ def read_known(adapter: str, path: Path | None = None, today: date | None = None
     if file is None:
         return Known([], today or date.today())
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-        entries = [Entry.model_validate(entry) for entry in table.get("known", [])]
+        listed = tomllib.loads(files.read(file, follow=True).decode()).get("known", [])
+        if not isinstance(listed, list):
+            raise KnownListError(f"{file.name} cannot be read as a list of known failures: write each one as [[known]]")
+        entries = [Entry.model_validate(entry) for entry in listed]
     except ValidationError as error:
         raise KnownListError(f"{file.name} cannot be read as a list of known failures: {_wrong(error)}") from error
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise KnownListError(f"{file.name} cannot be read as a list of known failures: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or nested too deeply
         raise KnownListError(f"{file.name} cannot be read as a list of known failures: {error}") from error
     return Known(entries, today or date.today())
 

@@ -21,7 +21,8 @@ from ..suite.specification import Specification
 
 @dataclass(frozen=True)
 class Job:
-    """One case on one subject. `given` is the adapter as named on the command line."""
+    """One case on one subject. `given` is the adapter as named on the command line; `drawn`, whether the sizes are of the
+    run's seed, and not of a table."""
 
     given: str
     adapter: Adapter
@@ -29,6 +30,7 @@ class Job:
     capability: Capability
     specification: Specification
     case: Case
+    drawn: bool = False
 
     @property
     def identity(self) -> str:
@@ -165,16 +167,17 @@ def _jobs(given: str, adapter: Adapter, subject: Subject, operation: str, select
     if capability is None:
         return
     for specification in _taken(capability, operation):
-        cases: Iterable[Case] = specification.cases(selection.tier, capability.limits)
+        made = partial(Job, given, adapter, subject, capability, specification)
         if selection.case is not None:
             only, case = find(selection.case)
-            cases = [case] if only is specification and within(specification, capability, case) else []
-        else:
-            fits = partial(_tells, specification, capability.contract)
-            drawn = specification.drawn(selection.tier, capability.limits, selection.seed, fits)
-            cases = _once(specification, [*cases, *drawn])
-        for case in cases:
-            yield Job(given, adapter, subject, capability, specification, case)
+            if only is specification and within(specification, capability, case):
+                yield made(case)
+            continue
+        tabled = _once(specification, specification.cases(selection.tier, capability.limits))
+        yield from map(made, tabled.values())
+        fits = partial(_tells, specification, capability.contract)
+        drawn = _once(specification, specification.drawn(selection.tier, capability.limits, selection.seed, fits))
+        yield from (made(case, drawn=True) for name, case in drawn.items() if name not in tabled)
 
 
 def _tells(specification: Specification, contract: NumericContract, case: Case) -> bool:
@@ -187,9 +190,9 @@ def _tells(specification: Specification, contract: NumericContract, case: Case) 
         return True
 
 
-def _once(specification: Specification, cases: Iterable[Case]) -> list[Case]:
-    """Each case once: one that is drawn may be in the table."""
-    return list({specification.identify(case): case for case in cases}.values())
+def _once(specification: Specification, cases: Iterable[Case]) -> dict[str, Case]:
+    """Each case once, by its id."""
+    return {specification.identify(case): case for case in cases}
 
 
 def _first(given: str, adapter: Adapter, subject: Subject, before: Iterable[str]) -> Iterator[Job]:

@@ -23,7 +23,8 @@ from ..progress.shards import Judged, diagnosed, found
 from ..report.stream import Diagnosis
 from .open_adapters import Opening
 from .plan import Job, Selection, plan
-from .runner import Alone, FailedCases, Setting
+from .results import FailedCases, Setting
+from .runner import Alone
 from .worker import environment
 
 START = (
@@ -60,7 +61,7 @@ class Member:
         except (EOFError, OSError) as error:
             code = self.child.wait()
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise RunBroken(f"a process of the suite {how}; --resume keeps the results and continues") from error
+            raise RunBroken(f"a process of the suite {how}; --resume continues the run") from error
         if "refused" in said:
             name, told = said["refused"]
             raise getattr(errors, name, RunBroken)(told)
@@ -102,9 +103,14 @@ class Pool:
         for number, job in jobs.items():
             shared[job.identity, str(job.capability.contract)].append(number)
         numbers = {key(job): number for number, job in jobs.items()}
-        for future in as_completed([self._ask("judge", [key(jobs[n]) for n in group]) for group in shared.values()]):
-            for one in map(Judged.of, future.result()):
-                yield numbers[one.key], one.judgement, one.seconds
+        asked = [self._ask("judge", [key(jobs[n]) for n in group]) for group in shared.values()]
+        try:
+            for future in as_completed(asked):
+                for one in map(Judged.of, future.result()):
+                    yield numbers[one.key], one.judgement, one.seconds
+        finally:  # of a run that stops early
+            for future in asked:
+                future.cancel()
 
     def diagnose(self, failures: list[FailedCases]) -> list[Diagnosis]:
         """Those of one kind go to one process, in order: each smallest case is a hint for the next."""

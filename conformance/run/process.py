@@ -27,6 +27,7 @@ from ..isolation import memory, warden
 from ..isolation.declared import declared
 from ..isolation.encoding import MESSAGE, decode, encode
 from ..isolation.guarded import Guarded
+from ..isolation.spent import SPENT
 from ..isolation.text import clean, name
 from ..suite import SPECIFICATIONS
 from ..suite.specification import Arguments, Came, Specification
@@ -224,6 +225,7 @@ class Process:
             with child.timed(self.timeout):
                 said = child.receive()
                 came = answer(said, self.asked)
+            SPENT.add(came.spent)
             if said.get("last") is True:  # it can run no other case
                 self.close()
             return came
@@ -248,6 +250,8 @@ class Process:
             lost = Answer(failed="timeout", said=said)
         else:
             lost = Answer(failed="crash", said=f"the process {child.ended()}")
+        if child.late:  # nobody can say how much of it was work
+            SPENT.add(self.timeout)
         if key and lost.failed in ("timeout", "memory"):
             self.hung[key] += 1
         child.close()
@@ -270,8 +274,10 @@ def answer(said: Any, number: int) -> Answer:
         used = _output(used) if isinstance(used, dict) else used
         if said["failed"] not in FAILINGS or type(said["written"]) is not bool:
             raise Garbled("it sent an answer with a field of the wrong type")
+        if type(said["spent"]) is not float or not 0 <= said["spent"] < float("inf"):
+            raise Garbled("it sent seconds of work that are not a number of seconds")
         came = Came(outputs, used, _drafts(said["drafts"]), _changed(said["changed"], len(outputs)))
-        return Answer(came, said["written"], said["failed"], clean(said["said"]), name(said["place"]))
+        return Answer(came, said["written"], said["failed"], clean(said["said"]), name(said["place"]), said["spent"])
     except (KeyError, TypeError) as error:
         raise Garbled(f"it sent an answer without a field: {clean(str(error), 100)}") from error
 

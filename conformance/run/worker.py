@@ -8,6 +8,7 @@ import faulthandler
 import os
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..errors import ConformanceError, MalformedAdapter
 from ..interpreter.device import placed
 from ..isolation.declared import plain
 from ..isolation.encoding import decode, encode
+from ..isolation.spent import used_here, worked
 from ..suite import SPECIFICATIONS
 from .calls import Answer, Foreign, Here, tail
 from .load import load
@@ -81,19 +83,22 @@ def serve(adapter: Adapter, end: Connection, printed: Printed) -> None:
             number, subject, operation, specification, arguments, gaps, again = decode(end.recv_bytes())
         except EOFError:
             return
+        began, before = time.monotonic(), used_here()  # not as the last call ended: it may have waited since
         capability = adapter.subjects[subject].capabilities[operation]
         answer = bench.start(SPECIFICATIONS[specification], capability, arguments, gaps, again)()
+        answer = replace(answer, spent=worked(before, used_here(), time.monotonic() - began))
         said = printed.taken()
         if said and not answer.failed:
             told = f"printed {said!r} to standard output; print to standard error instead"
-            answer = Answer(failed="printed", said=told, place=answer.place)
+            answer = Answer(failed="printed", said=told, place=answer.place, spent=answer.spent)
         if last := answer.failed == "error" and driver.lost():
             answer = replace(answer, said=f"{answer.said} | {LOST}")
         try:
             message = encode(answered(number, answer, last))
         except (TypeError, ValueError, RecursionError) as error:
             told = f"its return value cannot be sent: {tail(error)}"
-            message = encode(answered(number, Answer(failed="error", said=told, place=answer.place)))
+            failed = Answer(failed="error", said=told, place=answer.place, spent=answer.spent)
+            message = encode(answered(number, failed))
         end.send_bytes(message)
         if last:
             return
@@ -101,7 +106,7 @@ def serve(adapter: Adapter, end: Connection, printed: Printed) -> None:
 
 def answered(number: int, answer: Answer, last: bool = False) -> dict[str, Any]:
     """An answer as plain data, for sending."""
-    told = {name: getattr(answer, name) for name in ("written", "failed", "said", "place")}
+    told = {name: getattr(answer, name) for name in ("written", "failed", "said", "place", "spent")}
     return {
         "number": number,
         "outputs": tuple(map(sent, answer.came.outputs)),

@@ -47,7 +47,11 @@ class Decoder:
 
 
 CONTRACT = NumericContract(function_ulp=3)  # float32 throughout; NumPy's exp needs 3 ulp
-LIMITS = Limits(options={"gate": ("head",), "l2_norm": ("on",)}, reason="the decoder has no such option")
+
+# The values of each option that the decoder takes; of an option that is not named it takes all values. Other cases are left
+# out, and the report shows the reason.
+TAKES = {"gate": ("head",), "l2_norm": ("on",)}
+LIMITS = Limits(TAKES, reason="the decoder has no such option")
 
 
 def adapter():

@@ -40,12 +40,10 @@ CONTRACT = NumericContract(
     function_ulp=3,  # the error of exp, log1p, rsqrt and division; 2.5 covers CUDA and PyTorch, NumPy's exp needs 3
 )
 
-# What the kernel does not have. A case outside is not run, and the reason is shown. `ssmspec conform list` shows the options.
-LIMITS = Limits(
-    options={"D": ("off",), "z": ("off",), "dt_bias": ("off",), "softplus": ("on",), "dt_limit": ("off",)},
-    sizes={"n": (1, 256)},
-    reason="the kernel has no such option",
-)
+# The values of each option that the kernel takes; of an option that is not named it takes all values. `sizes`: the smallest
+# and the largest. Other cases are left out, and the report shows the reason. `ssmspec conform list` shows the options.
+TAKES = {"D": ("off",), "z": ("off",), "dt_bias": ("off",), "softplus": ("on",), "dt_limit": ("off",)}
+LIMITS = Limits(TAKES, sizes={"n": (1, 256)}, reason="the kernel has no such option")
 
 
 def adapter():

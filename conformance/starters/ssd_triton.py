@@ -64,12 +64,10 @@ CONTRACT = NumericContract(
     softplus="log",  # log(1 + e^x), not log1p
 )
 
-# What the kernel does not have. A case outside is not run, and the reason is shown. `ssmspec conform list` shows the options.
-LIMITS = Limits(
-    options={"D": ("off",), "z": ("off",), "dt_bias": ("off",), "softplus": ("on",), "dt_limit": ("off",)},
-    sizes={"p": (1, 128), "n": (1, 256)},
-    reason="the kernel has no such option",
-)
+# The values of each option that the kernel takes; of an option that is not named it takes all values. `sizes`: the smallest
+# and the largest. Other cases are left out, and the report shows the reason. `ssmspec conform list` shows the options.
+TAKES = {"D": ("off",), "z": ("off",), "dt_bias": ("off",), "softplus": ("on",), "dt_limit": ("off",)}
+LIMITS = Limits(TAKES, sizes={"p": (1, 128), "n": (1, 256)}, reason="the kernel has no such option")
 
 
 def adapter(device="cpu"):

@@ -277,7 +277,7 @@ LARGE: tuple[Further, ...] = tuple(
 """Noise at its ends over vocabularies of which a sum in single precision may end below it."""
 
 
-DEAD_NODES = unread(*(({"b": 12, "t": 6}, {"law": law}, "normal") for law in LAWS))
+DEAD_NODES = unread(*(({"b": 12, "t": 6}, {"law": law}, "normal") for law in LAWS), **DEAD)
 """The rows of padding are never read, nor the distributions of drafts where the rule does not ask for them."""
 
 

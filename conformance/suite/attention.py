@@ -17,7 +17,7 @@ from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
-from ..judge.draw import DEAD, Draw, poisoned, stored
+from ..judge.draw import DEAD, PLAUSIBLE, Draw, poisoned, stored
 from .graph.replayed import with_graph
 from .production import EDGES, heads, rows
 from .specification import Arguments, Beside, Expected, Further, Specification, allowed, divides, oracles, pure, unread
@@ -40,7 +40,7 @@ def drawn(draw: Draw) -> tuple[Array, Array, Lengths, Array]:
 def draw_verify(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     K, V, length, dead = drawn(draw)
-    K, V = (np.where(dead[..., None, None], draw.dead, x) for x in (K, V))
+    K, V = (draw.unread(x, ~dead) for x in (K, V))
     ancestors = tree.ancestors(draw.parents(resting=True))
     size = {"gentle": 1.0, "sharp": 4.0}[case.family]
     q, k, v = draw.normal("q", "b t h e", size), draw.normal("k", "b t g e"), draw.normal("v", "b t g e")
@@ -49,7 +49,7 @@ def draw_verify(case: Case, contract: NumericContract) -> Arguments:
         K[~dead, :, 0] = k[..., 0] = 1.0
         sign = np.where(np.arange(len(q)) % 2, -1.0, 1.0)[:, None, None]
         q[..., 0] = stored(sign * LEVELS[draw.options["level"]] / (scale or q.shape[3] ** -0.5), contract.io)
-    q, k, v = (poisoned(x, tree.live(ancestors), draw.dead) for x in (q, k, v))
+    q, k, v = (draw.unread(x, tree.live(ancestors)) for x in (q, k, v))
     return K, V, length, q, k, v, ancestors, scale
 
 
@@ -88,7 +88,7 @@ def draw_compact(case: Case, contract: NumericContract) -> Arguments:
     if draw.kills:
         rows, nodes = np.nonzero(path >= 0)
         dead[rows, length[rows] + path[rows, nodes]] = False
-        K, V = (np.where(dead[..., None, None], draw.dead, x) for x in (K, V))
+        K, V = (poisoned(x, ~dead, draw.dead) for x in (K, V))
     return K, V, length, path
 
 
@@ -177,7 +177,7 @@ _VERIFY, _COMPACT = (
         families=("gentle", "sharp"),
         further=FURTHER,
         production=(*PRODUCTION, *FAR_DRAFTS, *unread(({"b": 6, "t": 9}, {}, "gentle"))),
-        rare={"level": ("near", *LEVELS), **DEAD},
+        rare={"level": ("near", *LEVELS), **PLAUSIBLE},
         sources=SOURCES,
         draw=draw_verify,
         expect=expect_verify,
@@ -191,7 +191,7 @@ _VERIFY, _COMPACT = (
         options={**TREE, "accept": ("mixed", "all", "root", "none")},
         families=("gentle",),
         further=MOVES,
-        production=(*ROWS_OF_BATCHES, *unread(({"b": 6, "t": 9}, {}, "gentle"))),
+        production=(*ROWS_OF_BATCHES, *unread(({"b": 6, "t": 9}, {}, "gentle"), **DEAD)),
         rare=DEAD,
         sources=SOURCES,
         draw=draw_compact,

@@ -11,7 +11,7 @@ from ssmspec_ref.shapes import Array, Channels, ConvState, Parents
 from ssmspec_ref.tree import paths as tree_paths
 
 from ..cases import Case
-from ..judge.draw import DEAD, Draw, poisoned, stored
+from ..judge.draw import DEAD, PLAUSIBLE, Draw, stored
 from .far_inputs import with_far_inputs
 from .graph.replayed import with_graph_over_slots
 from .production import LONGER, lengths, rows, tiles
@@ -60,7 +60,7 @@ PRODUCTION: tuple[Further, ...] = tuple(
 DEEP_SIZES: tuple[Further, ...] = tuple((sizes, {}, "normal") for sizes, _, _ in lengths({"c": 2}, LONGER))
 ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
 """A batch whose only row has no window."""
-UNREAD = unread(({"b": 6}, {}, "normal"))
+UNREAD: Further = ({"b": 6}, {}, "normal")
 """What is never read: no-ops, padding, what is rejected, and the oldest column of a window that moves."""
 OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
 SIZE = {"normal": 1.0, "wide": 40.0}
@@ -106,13 +106,13 @@ def draw_step(case: Case, contract: NumericContract) -> Arguments:
 def draw_masked(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     live = draw.live()
-    return history(draw), poisoned(inputs(draw), live, draw.dead), live, params(draw)
+    return history(draw), draw.unread(inputs(draw), live), live, params(draw)
 
 
 def draw_tree(case: Case, contract: NumericContract) -> Arguments:
     draw = Draw(case, contract)
     parents = draw.parents(resting=True)
-    u = poisoned(inputs(draw), parents != tree.PADDING, draw.dead)
+    u = draw.unread(inputs(draw), parents != tree.PADDING)
     return history(draw, moves=True), u, parents, params(draw)
 
 
@@ -123,7 +123,7 @@ def draw_commit(case: Case, contract: NumericContract) -> Arguments:
     some = draw.rng("advanced").integers(0, tokens + 1, rows)
     chosen = {"some": some, "all": np.full(rows, tokens), "root": np.ones(rows, dtype=np.int64), "none": np.zeros_like(some)}
     advanced = chosen[draw.options["advanced"]]
-    return history(draw), poisoned(inputs(draw), np.arange(tokens) < advanced[:, None], draw.dead), advanced
+    return history(draw), draw.unread(inputs(draw), np.arange(tokens) < advanced[:, None]), advanced
 
 
 def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
@@ -137,7 +137,7 @@ def draw_commit_path(case: Case, contract: NumericContract) -> Arguments:
         last = int(draw.rng(f"last {b}").integers(0, (parents[b] != tree.PADDING).sum()))
         taken = np.flatnonzero(ancestors[last] & ~draw.rests(rows, nodes)[b])
         path[b, : len(taken)], live[b, taken] = taken, True
-    return history(draw), poisoned(inputs(draw), live, draw.dead), path
+    return history(draw), draw.unread(inputs(draw), live), path
 
 
 def along_paths(M: ConvState, u: Channels, parents: Parents, weights: ConvParams) -> tuple[Channels]:
@@ -192,11 +192,11 @@ DEEP = (*TILES, *SHORT, *NARROW, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal")
 
 
 def _specification(name: str, **fields: Any) -> Specification:
-    options = fields.pop("options", OPTIONS)
+    options, dead = fields.pop("options", OPTIONS), fields.pop("dead", PLAUSIBLE)
     return with_graph_over_slots(with_repeats(with_slots(with_far_inputs(Specification(
         operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
-        further=fields.pop("further", FURTHER), production=(*fields.pop("production", PRODUCTION), *UNREAD),
-        deep=fields.pop("deep", DEEP_SIZES), sources=SOURCES, families=("normal", "wide"), run=pure, rare=DEAD,
+        further=fields.pop("further", FURTHER), production=(*fields.pop("production", PRODUCTION), *unread(UNREAD, **dead)),
+        deep=fields.pop("deep", DEEP_SIZES), sources=SOURCES, families=("normal", "wide"), run=pure, rare=dead,
         ok=lambda sizes: sizes["w"] >= 2, **fields,
     ))), {"c": 2}))  # fmt: skip
 
@@ -204,6 +204,7 @@ def _specification(name: str, **fields: Any) -> Specification:
 SPECIFICATIONS = (
     _specification(
         "step",
+        dead=DEAD,
         base=without_tokens(BASE),
         rows=tuple(row for row in map(without_tokens, ROWS) if row),
         further=without_tokens_of((*TILES, *RUNS)),
@@ -212,7 +213,7 @@ SPECIFICATIONS = (
         draw=draw_step,
         expect=expecting(conv.step, bound_step, (Y_STEP, M_AFTER)),
     ),
-    _specification("scan", draw=draw_scan, expect=expecting(conv.scan, bound_scan, (Y, M_AFTER))),
+    _specification("scan", dead=DEAD, draw=draw_scan, expect=expecting(conv.scan, bound_scan, (Y, M_AFTER))),
     _specification(
         "scan_masked",
         options=OPTIONS | {"live": ("holes", "tail", "head")},

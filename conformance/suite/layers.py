@@ -22,7 +22,7 @@ from ssmspec_ref.registry import Rows
 from ssmspec_ref.shapes import Array, Residual
 
 from ..cases import Case
-from ..judge.draw import POISON, Draw
+from ..judge.draw import Draw
 from .kinds.weights import SOURCES, WINDOWS, Kind
 from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
@@ -110,7 +110,7 @@ def _padded(draw: Draw, real: Callable[[Array, int], Array]) -> Script:
     lengths = np.maximum(1, many if draw.options["pads"] == "many" else few)
     for mask in (script.live, script.counted):
         mask[:, :t] = real(lengths, t)
-    return replace(script, u=np.where(script.live[:, :, None], script.u, POISON))
+    return replace(script, u=draw.unread(script.u, script.live))
 
 
 def _script(draw: Draw, windows: tuple[Window, ...], tokens: int) -> Script:
@@ -215,8 +215,13 @@ PADS: tuple[Further, ...] = (
     ({"b": 3, "t": 17}, {"pads": "many"}, "gentle"),
     ({"b": 3, "t": 12}, {"prompt": "parts"}, "gentle"),
     ({"b": 3, "t": 17}, {"pads": "many", "prompt": "parts"}, "gentle"),
+    ({"b": 3, "t": 12}, {"dead": "plausible"}, "gentle"),
 )
-PADDED: dict[str, tuple[str, ...]] = {"pads": ("few", "many"), "prompt": ("whole", "parts")}
+PADDED: dict[str, tuple[str, ...]] = {
+    "pads": ("few", "many"),
+    "prompt": ("whole", "parts"),
+    "dead": ("finite", "plausible"),
+}
 BESIDE: dict[str, tuple[str, ...]] = {"beside": ("none", "another")}
 BEHIND: dict[str, tuple[tuple[Further, ...], dict[str, tuple[str, ...]]]] = {
     "step": ((*PROMPTS, *MANY), BESIDE),

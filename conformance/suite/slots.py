@@ -73,7 +73,7 @@ def with_slots(of: Specification, axes: str | None = None) -> Specification:
 
     return replace(
         of, draw=draw, expect=expect, run=run, production=(*of.production, *further(of)),
-        rare={**of.rare, **(DEAD if "fresh" in ways(of) else {}), "slots": ways(of)},
+        rare={**(DEAD if "fresh" in ways(of) else {}), **of.rare, "slots": ways(of)},
         sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, SLOT-REUSE, PREFIX-CKPT, INDEX"},
     )  # fmt: skip
 

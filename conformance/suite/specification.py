@@ -20,8 +20,8 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case, identify, split
 from ..errors import UnknownCase
-from ..judge.draw import DEAD, finite
-from .cover import cover
+from ..judge.draw import PLAUSIBLE, finite
+from .cover import cover, no_powers_of_two
 from .weights_used import in_place
 
 DRAWN = {"standard": 2, "deep": 40}
@@ -60,8 +60,9 @@ Arguments = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Came:
-    """What an implementation returned: its outputs; the weights that it really used, and how many drafts it proposed and
-    accepted, if it reports them; and which of the outputs its later calls changed."""
+    """What an implementation returned: its outputs; the weights that it really used, if it reports them, or what it found in
+    its prefix cache, if that is less than it might be (`life.states`); how many drafts it proposed and accepted, if it says
+    so; and which of the outputs its later calls changed."""
 
     outputs: tuple[Any, ...]
     used: Any = None
@@ -152,7 +153,8 @@ class Specification:
         """The distinct cases of a tier within the limits. Smoke is a subset of standard (`cover`), without rare values;
         standard is a subset of deep."""
         if tier == "smoke":
-            return iter(cover([case for case in self._every(limits) if self.common(case)]))
+            common = [case for case in self._every(limits) if self.common(case, limits)]
+            return iter(cover(common, self._no_powers_of_two(limits)))
         return self._every(limits, (*self.production, *crossed(self), *(self.deep if tier == "deep" else ())))
 
     def tabled(self, limits: Limits | None = None) -> Iterator[Case]:
@@ -183,31 +185,55 @@ class Specification:
                 room = room // (4 * sizes[axis] ** 2 if axis in twice else sizes[axis]) or 1
             chosen = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             family = self.families[rng.integers(len(self.families))]
-            if found < DRAWN.get(tier, 0) and self.ok(sizes) and fits(case := self.case(sizes, chosen, family, 0)):
+            case = self.case(sizes, {**self.first(limits), **chosen}, family, 0)
+            if found < DRAWN.get(tier, 0) and self.ok(sizes) and _admits(limits, case) and fits(case):
                 found += 1
                 yield case
 
-    def common(self, case: Case) -> bool:
-        """Whether no option has a rare value."""
-        return all(v in self.options.get(name, (self.defaults.get(name, v),)) for name, v in case.options.items())
+    def first(self, limits: Limits) -> dict[str, str]:
+        """The value that each option has where a case names none: the first that the limits admit. An option of which they
+        admit only values that have separate cases (`OWN_CASES`) is left out: only those cases have it."""
+        found = {
+            name: [v for v in values if _offers(limits, name, v) and v not in OWN_CASES.get(name, ())]
+            for name, values in self.values.items()
+        }
+        return {name: values[0] for name, values in found.items() if values}
+
+    def common(self, case: Case, limits: Limits | None = None) -> bool:
+        """Whether no option has a rare value, except one that replaces a default that the limits leave out."""
+        first = self.first(limits or Limits())
+        return all(v in (first.get(n, v), *self.options.get(n, ())) for n, v in case.options.items())
 
     def _every(self, limits: Limits, more: tuple["Further", ...] = ()) -> Iterator[Case]:
+        """The cases of the table, one without a power of two, and further ones, each once, within the limits."""
         seen = set()
-        for case in self._table(limits, more):
-            sizes = {axis: min(max(size, _low(limits, axis)), _high(limits, axis)) for axis, size in case.sizes.items()}
-            case = Case(case.operation, sizes, case.options, case.family, case.seed)
-            if self.ok(sizes) and self.identify(case) not in seen:
+        for case in (*self._table(limits), *self._no_powers_of_two(limits), *self._further(limits, more)):
+            case = self._within(limits, case)
+            if self.ok(case.sizes) and _admits(limits, case) and self.identify(case) not in seen:
                 seen.add(self.identify(case))
                 yield case
+
+    def _within(self, limits: Limits, case: Case) -> Case:
+        """The case with each size moved into the limits."""
+        sizes = {axis: min(max(size, _low(limits, axis)), _high(limits, axis)) for axis, size in case.sizes.items()}
+        return Case(case.operation, sizes, case.options, case.family, case.seed)
+
+    def _no_powers_of_two(self, limits: Limits) -> tuple[Case, ...]:
+        """The plain case with no size that is a power of two, as far as the limits admit it: at n = 4 a stride of
+        BLOCK_N is that of n."""
+        sizes = ({}, *self.rows, *(sizes for sizes, _, _ in self.further))
+        cases = (self._within(limits, self.case(some, self.first(limits), self.families[0], 0)) for some in sizes)
+        plain = next((case for case in cases if self.ok(case.sizes) and _admits(limits, case)), None)
+        ends = {axis: (_low(limits, axis), _high(limits, axis)) for axis in self.base}
+        return () if plain is None else (replace(plain, sizes=no_powers_of_two(plain.sizes, ends, self.ok)),)
 
     def _offered(self, limits: Limits) -> dict[str, tuple[str, ...]]:
         return {
             name: tuple(v for v in values if v in limits.options.get(name, values)) for name, values in self.options.items()
         }
 
-    def _table(self, limits: Limits, more: tuple["Further", ...]) -> Iterator[Case]:
-        offered = self._offered(limits)
-        first = {name: values[0] for name, values in offered.items() if values}
+    def _table(self, limits: Limits) -> Iterator[Case]:
+        offered, first = self._offered(limits), self.first(limits)
         for family in self.families:
             yield self.case({}, first, family, 0)
         for row in self.rows:
@@ -219,13 +245,16 @@ class Specification:
             rng = np.random.default_rng(number)
             mixed = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             row = ({}, *self.rows)[rng.integers(1 + len(self.rows))]
-            yield self.case(row, mixed, self.families[number % len(self.families)], number + 1)
+            yield self.case(row, {**first, **mixed}, self.families[number % len(self.families)], number + 1)
+
+    def _further(self, limits: Limits, more: tuple["Further", ...]) -> Iterator[Case]:
+        first, defaults = self.first(limits), self.defaults
         for sizes, chosen, family in (*self.further, *more):
-            if all(_offers(limits, name, value) for name, value in chosen.items()):
-                beside = chosen.others.items() if isinstance(chosen, Beside) else ()
-                known = ((name, value) for name, value in beside if value in self.values.get(name, ()))
-                offered_too = {name: value for name, value in known if _offers(limits, name, value)}
-                yield self.case(sizes, {**first, **offered_too, **chosen}, family, 0)
+            named = {name: first.get(name, v) if v == defaults.get(name) else v for name, v in chosen.items()}
+            beside = chosen.others.items() if isinstance(chosen, Beside) else ()
+            known = ((name, value) for name, value in beside if value in self.values.get(name, ()))
+            offered_too = {name: value for name, value in known if _offers(limits, name, value)}
+            yield self.case(sizes, {**first, **offered_too, **named}, family, 0)
 
     def excluded(self, limits: Limits) -> list[str]:
         """Options and sizes that the limits exclude, in words."""
@@ -344,6 +373,10 @@ def _sizes(of: "Specification", wide: bool, name: str, value: str, number: int) 
     if wide and value in ONE_ROW.get(name, ()) and not {"lengths", "live"} & of.values.keys():
         found["b"] = 1
     return found | ({"t": MANY_TOKENS} if scans and not wide and name in LONG else {})
+
+
+OWN_CASES = {"slots": ("far",), "far": ("tokens", "heads", "channels"), "repeat": ("often",), "graph": ("replayed",)}
+"""Values that have separate cases, of sizes that suit them: they never replace a default that is left out."""
 
 
 Output = tuple[str, str, str]
@@ -476,11 +509,9 @@ def without_tokens_of(further: tuple[Further, ...]) -> tuple[Further, ...]:
     return tuple((without_tokens(sizes), options, family) for sizes, options, family in further)
 
 
-def unread(*further: Further) -> tuple[Further, ...]:
-    """Each case twice: what is never read holds NaN, and infinity."""
-    return tuple(
-        (sizes, {**options, "dead": dead}, family) for sizes, options, family in further for dead in DEAD["dead"][1:]
-    )
+def unread(*further: Further, dead: tuple[str, ...] = PLAUSIBLE["dead"]) -> tuple[Further, ...]:
+    """Each case with every value of the option `dead` but the first."""
+    return tuple((sizes, {**options, "dead": value}, family) for sizes, options, family in further for value in dead[1:])
 
 
 def divides(whole: str, part: str) -> Callable[[Mapping[str, int]], bool]:
@@ -498,6 +529,11 @@ def _drawn_size(rng: np.random.Generator, low: int, high: int, known: set[int]) 
 
 def _offers(limits: Limits, name: str, value: str) -> bool:
     return value in limits.options.get(name, (value,))
+
+
+def _admits(limits: Limits, case: Case) -> bool:
+    """Whether the limits admit every option of a case."""
+    return all(_offers(limits, name, value) for name, value in case.options.items())
 
 
 def _low(limits: Limits, axis: str) -> int:

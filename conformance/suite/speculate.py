@@ -287,7 +287,7 @@ def _specification(kind: Kind, shape: str) -> Specification:
     )
     rare = {"between": ("trees", "chains"), "beside": RARE["beside"], **DEAD} if shape == "tree" else RARE
     rare = rare | DROPPED
-    production += unread(({"b": 6, "t": 6}, {}, "gentle")) if shape == "tree" else ()
+    production += unread(({"b": 6, "t": 6}, {}, "gentle"), **DEAD) if shape == "tree" else ()
     return Specification(
         operation=f"speculate.{shape}", base=sizes, rows=rows, further=further, options=options,
         families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,

@@ -50,7 +50,7 @@
 
   const outputs = (one) => {
     if (!one.outputs.length) return null;
-    const head = element("tr", {}, ...["output", "error / bound", "error", "bound", "first at", "expected", "got"].map((t) => element("th", { scope: "col" }, t)));
+    const head = element("tr", {}, ...["output", "error / bound", "error", "bound", "at", "expected", "got"].map((t) => element("th", { scope: "col" }, t)));
     const rows = one.outputs.map((o) =>
       element("tr", {}, ...[o.name, o.used, o.error, o.bound, o.place, o.expected, o.got].map((t) => element("td", {}, shown(t)))));
     return element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from ssmspec_ref.contract import FLOAT64, OPERATIONS, NumericContract, Verdict
@@ -188,21 +189,29 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
+def vectors_in(folder: Path) -> set[str]:
+    """The files of vectors that a folder's index names: no other file there is ours, and a folder may hold a model."""
+    try:
+        index = Index.model_validate_json((folder / "index.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return set()
+    listed = {Path(vector.file).name for vector in index.vectors}
+    return {name for name in listed if name.endswith(".safetensors") and (folder / name).is_file()}
+
+
 def main(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; print what would change.")] = False,
     folder: Annotated[Path, typer.Option(help="Folder of the vectors.")] = FOLDER,
 ) -> None:
     """Make the golden vectors. With --check, exits with 1 if a rerun would change a file."""
     files, console = generate(folder), Console(highlight=False)
-    there = {path.name for path in folder.glob("*.safetensors")} | {
-        p for p in ("index.json", "schema.json") if (folder / p).exists()
-    }
-    changed = [name for name, text in files.items() if name not in there or (folder / name).read_bytes() != text]
-    changed += sorted(there - files.keys())
+    stale = vectors_in(folder) - files.keys()
+    changed = [n for n, text in files.items() if not (folder / n).is_file() or (folder / n).read_bytes() != text]
+    changed += sorted(stale)
     if check:
         console.print(f"{len(files)} files, {sum(map(len, files.values()))} bytes; changed: {', '.join(changed) or 'none'}")
         raise typer.Exit(1 if changed else 0)
-    for name in there - files.keys():
+    for name in stale:
         (folder / name).unlink()
     for name, text in files.items():
         (folder / name).write_bytes(text)

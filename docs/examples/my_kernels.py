@@ -13,6 +13,7 @@ def step(S, token, params):  # your kernel goes here; this one is Mamba-2's step
 
 def adapter():
     contract = NumericContract(state="fp32", io="fp32", accumulate="fp32", function_ulp=3)  # how it computes
-    missing = {"D": ("off",), "z": ("off",), "dt_bias": ("off",), "softplus": ("on",), "dt_limit": ("off",)}
-    subject = Subject("ssd", {"ssd.step": Capability(step, contract, Limits(missing, reason="no such option"))})
+    # the values of each option that the kernel takes; of an option that is not named it takes all values
+    takes = {"D": ("off",), "z": ("off",), "dt_bias": ("off",), "softplus": ("on",), "dt_limit": ("off",)}
+    subject = Subject("ssd", {"ssd.step": Capability(step, contract, Limits(takes, reason="no such option"))})
     return Adapter("my kernels", "0.1", (subject,))

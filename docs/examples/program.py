@@ -9,8 +9,9 @@ import sys
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-NONE = {"D": ["off"], "z": ["off"], "dt_bias": ["off"], "softplus": ["on"], "dt_limit": ["off"]}
-HAS = {"contract": {"function_ulp": 3}, "limits": {"options": NONE, "reason": "the kernel has no such option"}}
+# The values of each option that the kernel takes; of an option that is not named it takes all values.
+TAKES = {"D": ["off"], "z": ["off"], "dt_bias": ["off"], "softplus": ["on"], "dt_limit": ["off"]}
+HAS = {"contract": {"function_ulp": 3}, "limits": {"options": TAKES, "reason": "the kernel has no such option"}}
 DECLARED = {
     "name": "my program",
     "version": "0.1",

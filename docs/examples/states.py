@@ -10,9 +10,11 @@ import sys
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-NONE = {"kind": ["mamba2"], "D": ["off"], "z": ["off"], "dt_limit": ["off"], "widened": ["off"]}
+# The values of each option that the layer takes; of an option that is not named it takes all values. `ranks` is only tested
+# if it is named.
+TAKES = {"kind": ["mamba2"], "D": ["off"], "z": ["off"], "dt_limit": ["off"], "widened": ["off"]}
 RANKS = {"ranks": ["one", "one_and_few", "one_and_heads", "few_and_heads"]}
-HAS = {"contract": {"function_ulp": 3}, "limits": {"options": NONE | RANKS, "reason": "the layer has no such option"}}
+HAS = {"contract": {"function_ulp": 3}, "limits": {"options": TAKES | RANKS, "reason": "the layer has no such option"}}
 DECLARED = {"name": "my server", "version": "0.1", "subjects": [{"name": "ssd", "operations": {"life.states": HAS}}]}
 
 

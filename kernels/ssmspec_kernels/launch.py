@@ -1,16 +1,15 @@
-"""What launchers share: checks of axes, storage types and slots. A launcher that raises has written nothing.
+"""What launchers share: options of launches, strides, checks of slots and groups. A launcher that raises has written nothing.
 
-The axes are those of `ssmspec_ref.shapes`; `s` is a slot in a pool of states.
+Which tensors a launcher takes is checked by its row (`row`).
 """
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 INDICES = (torch.int32, torch.int64)
@@ -38,52 +37,18 @@ def overlapped(device: torch.device, wanted: bool | None = None) -> dict[str, An
     return {"OVERLAP": on, **({"launch_pdl": True} if on else {})}
 
 
-Argument = tuple[str, Tensor | None, str, tuple[torch.dtype, ...]]
-"""Name, tensor, axes, allowed storage types."""
-
-
-def sizes(arguments: Iterable[Argument]) -> dict[str, int]:
-    """The size of every axis letter over all tensors.
-
-    Raises: ShapeMismatch (an axis with two sizes, another number of axes, an empty axis, a last axis that is not contiguous),
-    PrecisionError (a type or a device that is not allowed).
-    """
-    found: dict[str, tuple[int, str]] = {}
-    device = None
-    for name, tensor, axes, dtypes in arguments:
-        if tensor is None:
-            continue
-        if tensor.dtype not in dtypes:
-            allowed = " or ".join(str(d).removeprefix("torch.") for d in dtypes)
-            raise PrecisionError(f"{name} is {tensor.dtype}, but the kernel takes {allowed}; convert it first")
-        device = tensor.device if device is None else device
-        if tensor.device != device:
-            raise PrecisionError(f"{name} lies on {tensor.device}, the arguments before it on {device}; move it there")
-        letters = axes.split()
-        if tensor.dim() != len(letters):
-            raise ShapeMismatch(f"{name} has shape {tuple(tensor.shape)}, but its axes are ({axes})")
-        for axis, size in zip(letters, tensor.shape, strict=True):
-            first, owner = found.setdefault(axis, (size, name))
-            if first != size:
-                raise ShapeMismatch(
-                    f"{name} has shape {tuple(tensor.shape)} for the axes ({axes}), "
-                    f"but axis {axis} has size {first} in {owner}; give both the same {axis}"
-                )
-            if size == 0:
-                raise ShapeMismatch(f"{name} has shape {tuple(tensor.shape)}: axis {axis} is empty")
-        dense = tensor.dim() == 1 or (tensor.dim() > 2 and tensor.dtype in FLOATS)
-        if dense:
-            check_dense(**{name: tensor})
-    return {axis: size for axis, (size, _) in found.items()}
-
-
 def check_dense(**tensors: Tensor | None) -> None:
-    """Raises: ShapeMismatch for a last axis that is not contiguous. `sizes` checks this for 1 axis, and for floats with 3
-    axes or more. With 2 axes kernels read masks and parameters by both strides, so a launcher whose kernel does not must
-    check it here."""
+    """Raises: ShapeMismatch for a last axis that is not contiguous."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise ShapeMismatch(f"{name} has stride {tensor.stride(-1)} on its last axis; the kernel reads it with stride 1")
+
+
+def check_whole(**tensors: Tensor | None) -> None:
+    """Raises: ShapeMismatch for a tensor with gaps, which the kernels read without strides."""
+    for name, tensor in tensors.items():
+        if tensor is not None and not tensor.is_contiguous():
+            raise ShapeMismatch(f"{name} has strides {tensor.stride()}; give it without gaps: call contiguous()")
 
 
 def divides(groups: int, heads: int) -> None:

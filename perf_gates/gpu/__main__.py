@@ -24,9 +24,10 @@ from perf_gates.gpu import rehearsal
 from perf_gates.gpu.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu.compilation import compile_all, module
 from perf_gates.gpu.kernels import peers
+from perf_gates.gpu.today import loading
 from perf_gates.machine import clock_mhz, fingerprint, kernels_hash, need_gpu
 from perf_gates.ratchet import peers as versions
-from perf_gates.verdicts.measured import FURTHER, PARTS, code, rule, ruled, stands
+from perf_gates.verdicts.measured import FURTHER, PARTS, TODAY, rule, ruled, stands
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
 """Seconds after which a stage is ended. The checks at the shapes of models report what they had no time for."""
@@ -56,7 +57,9 @@ def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
     """
     if part in ("prefill", "peers"):
         peers.load(folder)
-    measured = {"code": code(part), "copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
+    if part == TODAY:
+        loading.load(folder)
+    measured = {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
     head: dict[str, Any] = fingerprint() | rule(part) | measured | versions.head(part)
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
     was = json.loads(out.read_text()) if out.exists() else None
@@ -137,7 +140,7 @@ def stage(arguments: list[str], seconds: float) -> bool:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, help="the folder of the results")
-    parser.add_argument("--only", nargs="+", choices=(*PARTS, *FURTHER), default=PARTS, metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=(*PARTS, *FURTHER, TODAY), default=PARTS, metavar="PART")
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--again", action="store_true", help="also run parts that are already complete")
     parser.add_argument("--seconds", type=float, default=PART_S, help="of one part")
@@ -162,9 +165,13 @@ def main(argv: list[str] | None = None) -> int:
     need_gpu(parser)
     a.out.mkdir(parents=True, exist_ok=True)
     given = ["--out", str(a.out), "--jobs", str(a.jobs), "--cases", a.cases, *(["--peers", str(a.peers)] if a.peers else [])]
-    todo = [part for part in (*PARTS, *FURTHER) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))]
-    if timed := [part for part in todo if part != "model_shapes"]:
-        run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *timed], COMPILE_S)
+    todo = [
+        part for part in (*PARTS, *FURTHER, TODAY) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))
+    ]
+    timed = [part for part in todo if part not in ("model_shapes", TODAY)]
+    for parts in (timed, [part for part in todo if part == TODAY]):  # separate processes: each has other peers
+        if parts:
+            run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *parts], COMPILE_S)
     failed = []
     for part in todo:
         file = a.out / f"{part}.json"

@@ -17,6 +17,8 @@ import torch
 
 from perf_gates.gpu.clock import compiling
 from perf_gates.gpu.kernels import peers
+from perf_gates.gpu.today import loading
+from perf_gates.verdicts.measured import TODAY
 
 
 def module(part: str) -> Any:
@@ -51,7 +53,8 @@ def compile_task(task: tuple[str, tuple[Any, ...]]) -> str:
 def compile_all(parts: list[str], folder: Path | None, jobs: int, like: str = "") -> None:
     work = tasks(parts, max(1, jobs - 2), like)
     work.sort(key=lambda task: task[0] != "prefill")
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=peers.load, initargs=(folder,)) as pool:
+    load = loading.load if parts == [TODAY] else peers.load
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=load, initargs=(folder,)) as pool:
         for said in pool.map(compile_task, work):
             if said:
                 print(f"not compiled: {said}", flush=True)

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from perf_gates.closure.carried import same
+from perf_gates.digest import record
 from perf_gates.gpu.judge import further
 from perf_gates.gpu.judge.call import Call, Check, Plan
 from perf_gates.losslessness.workers import Failed, spread
-from perf_gates.machine import fingerprint, kernel_hash, need_gpu
+from perf_gates.machine import fingerprint, kernels_hash, need_gpu
 from perf_gates.report.kernel_table import NOT_RUN, conformance
 
 FAMILIES = ("ssd", "delta", "kda", "inputs", "shortconv", "mamba3", "attention", "tokens", "projections")
@@ -35,7 +35,7 @@ GUARD = 1024
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check, for the kernel whose `kernel_hash` is `code`. `utilisation` is the largest error over its
+    """The result of one check, of the kernels whose `kernels_hash` is `code`. `utilisation` is the largest error over its
     bound; None if bits were compared."""
 
     kernel: str
@@ -112,7 +112,7 @@ def merged(parts: list[Path]) -> dict[str, Any]:
     found = {}
     for v in (v for report in reports for v in report["verdicts"]):
         name = v["kernel"], v["model"], v["batch"], v["variant"]
-        if same(v["code"], kernel_hash(v["kernel"])) and not (name in found and v["message"].startswith("not run")):
+        if not record.revision_fault(v["code"], v["kernel"]) and not (name in found and v["message"].startswith("not run")):
             found[name] = v
     return {"machine": reports[-1]["machine"], "verdicts": [found[name] for name in sorted(found)]}
 
@@ -148,7 +148,7 @@ def main() -> None:
         if not verdict.passed:
             print(f"FAIL {verdict.kernel}/{verdict.model}/{verdict.variant}/b{verdict.batch}: {verdict.message}", flush=True)
     found.sort(key=lambda v: (v.kernel, v.model, v.batch, v.variant))
-    coded = [asdict(v) | {"code": kernel_hash(v.kernel)} for v in found]
+    coded = [asdict(v) | {"code": kernels_hash()} for v in found]
     finish({"machine": fingerprint(), "verdicts": coded}, a.out)
 
 

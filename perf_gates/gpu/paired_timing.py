@@ -12,7 +12,7 @@ flushed. A time below what the bytes allow is an error of the measurement, not a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
 from statistics import median, quantiles
 from typing import Protocol
 
@@ -88,9 +88,10 @@ def error_of(logs: list[float]) -> float:
 
 @dataclass(frozen=True)
 class TimeGate:
-    """A required ratio: our own best within a share `slack` on either side, known to `noise` or better.
+    """A required ratio: our own best within a share `slack` on either side.
 
-    Below it `under` has become slower, or `over` faster: the best should be updated.
+    Below it `under` has become slower, or `over` faster: the best should be updated. A pair whose error is above `noise` is
+    comparable only if its ratio three errors lower and three errors higher have the same verdict.
     """
 
     name: str
@@ -100,8 +101,14 @@ class TimeGate:
 
     def verdict(self, pair: Pair) -> str:
         """pass, FAIL, to tighten or not comparable. NaN never passes."""
-        if not pair.error <= self.noise:
+        if not pair.error < inf:
             return "not comparable"
-        if not pair.ratio <= self.best * (1 + self.slack):
+        away = 1.0 if pair.error <= self.noise else 1 + 3 * pair.error
+        found = {self.of(ratio) for ratio in (pair.ratio / away, pair.ratio * away)}
+        return found.pop() if len(found) == 1 else "not comparable"
+
+    def of(self, ratio: float) -> str:
+        """The verdict on a ratio that is known."""
+        if not ratio <= self.best * (1 + self.slack):
             return "FAIL"
-        return "pass" if pair.ratio >= self.best / (1 + self.slack) else "to tighten"
+        return "pass" if ratio >= self.best / (1 + self.slack) else "to tighten"

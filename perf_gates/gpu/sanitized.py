@@ -27,9 +27,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from perf_gates.closure.carried import same
+from perf_gates.digest import record
 from perf_gates.gpu.judge.call import Check, Plan
-from perf_gates.machine import fingerprint, kernel_hash, need_gpu
+from perf_gates.machine import fingerprint, kernels_hash, need_gpu
 
 PLAN = Plan(batches=(2,), windows=(6,), nodes=(13,), rings=((6, 22),))
 MANY = Plan(batches=(16,), windows=(10, 32), nodes=(63,), rings=((6, 32), (10, 64)))
@@ -148,19 +148,19 @@ def heard(tool: str, planted: str, shares: list[str]) -> Said:
     said.checks.sort()
     said.kernels = sorted(kernels)
     said.unrun += sorted({check.name for check in chosen()} - {*said.checks})
-    said.codes = {name: code_of(name) for name in said.checks}
+    said.codes = dict.fromkeys(said.checks, kernels_hash())
     return said
 
 
-def code_of(check: str) -> str:
-    """The code that a check, given by its name, runs."""
-    return kernel_hash(check.split("/")[0])
+def current(check: str, kernels: str) -> bool:
+    """Whether a check, given by its name, ran the current code of its kernel, on kernels of this hash."""
+    return not record.revision_fault(kernels, check.split("/")[0])
 
 
 def standing(said: Said) -> Said:
     """The results that are still valid: checks of kernels whose code has changed are stale, and count as not run."""
     names = {check.name for check in chosen()}
-    stand = [name for name in said.checks if name in names and same(said.codes[name], code_of(name))]
+    stand = [name for name in said.checks if name in names and current(name, said.codes[name])]
     stale = said.stale | {name: said.codes[name] for name in said.checks if name in names and name not in stand}
     shares = [name for name in said.unrun if name.startswith("share ")]
     codes = {name: said.codes[name] for name in stand}
@@ -183,7 +183,9 @@ def kept(file: Path, machine: dict[str, Any]) -> list[Said]:
     """The contents of a file, if it was written on such a machine, with any kernels; otherwise nothing."""
     held = json.loads(file.read_text()) if file.exists() else {"machine": {}, "tools": []}
     same = all(
-        held["machine"].get(name) == value for name, value in machine.items() if name not in ("commit", "kernels", "timing")
+        held["machine"].get(name, value) == value
+        for name, value in machine.items()
+        if name not in ("commit", "kernels", "timing", "code")
     )
     return [Said(**one) for one in held["tools"] if same]
 

@@ -1,10 +1,11 @@
 """Every performance gate of a GPU runner: measure in parts, evaluate, report.
 
-    python -m perf_gates.gpu_gates --out DIR                     all parts, then the report; exits with 1 if anything is red
+    python -m perf_gates.gpu_gates --out DIR --peers FOLDER      all parts, then the report; exits with 1 if anything is red
     python -m perf_gates.gpu_gates --out DIR --part core engine  some parts; run again, an interrupted part is continued
     python -m perf_gates.gpu_gates --out DIR --shard 1/2         the parts of one of two GPUs
     python -m perf_gates.gpu_gates --out DIR --report            measure nothing, evaluate the contents of DIR; needs no GPU
     python -m perf_gates.gpu_gates --list                        the parts, and what each shard runs
+    python -m perf_gates.gpu.unpack_peers --into FOLDER          downloads other projects' kernels; needs a network, no GPU
 
 DIR then holds the parts' files, core-benchmark.json, core-junit.xml, junit.xml, summary.md and durations.json; the summary is
 added to GITHUB_STEP_SUMMARY if that is set. What no part measured is unknown, and not green: `--part` and `--shard` exit
@@ -29,6 +30,7 @@ from perf_gates.verdicts.measured import Results
 from . import core_part, junit, summary
 from .parts import BENCHMARK, MOST_S, PARTS, Part, Took, chosen, run
 
+UNPACK = "python -m perf_gates.gpu.unpack_peers"
 MINUTES = 55
 """Time for a whole run; a part that does not fit any more is not started."""
 
@@ -43,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     if a.resume:
         with tarfile.open(a.resume) as held:
             held.extractall(a.out, filter="data")
+    if not (a.report or a.peers) and any("peers" in part.files for part in parts):
+        print(f"no --peers: the times of other projects' kernels will be missing; `{UNPACK} --into FOLDER` downloads them")
     failed = [] if a.report else measured(parts, a.out, a.peers, a.minutes, a.archive)
     whole = a.report or len(parts) == len(PARTS)
     judged = reported(a.out)
@@ -68,10 +72,13 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", nargs="+", default=[], choices=[p.name for p in PARTS], metavar="PART")
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the parts of the I-th of N GPUs")
     parser.add_argument(
-        "--peers", type=Path, help="the folder with other projects' kernels; without it their times are unknown"
+        "--peers",
+        type=Path,
+        metavar="FOLDER",
+        help=f"other projects' kernels, which `{UNPACK} --into FOLDER` downloads; without them a whole run is red",
     )
     parser.add_argument(
-        "--minutes", type=float, default=MINUTES, help="seconds for the whole run; a part that may not finish is not started"
+        "--minutes", type=float, default=MINUTES, help="for the whole run; a part that may not finish is not started"
     )
     parser.add_argument("--resume", type=Path, metavar="FILE", help="the archive of an earlier run to continue")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="save the folder in this .tar.gz")
@@ -80,6 +87,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     a = parser.parse_args(argv)
     if a.resume and not a.resume.exists():
         parser.error(f"--resume is {a.resume}, which does not exist")
+    if a.peers and not a.peers.is_dir():
+        parser.error(f"--peers is {a.peers}, which is no folder; `{UNPACK} --into {a.peers}` makes it")
     if not (a.report or a.list):
         need_gpu(parser)
     return a

@@ -14,7 +14,7 @@ from typing import Any
 
 from ssmspec_ref.near_ties import MOST, NearTie, first_difference, near_tie
 
-from ..closure.carried import same
+from ..digest import record
 
 MODELS = ("mamba2", "hybrid", "delta", "llama")
 PLAIN, FORETOLD = "plain", "transformers"
@@ -121,8 +121,8 @@ def problems(results: dict[str, Any], expected: Sequence[Key], kernels: str, dig
         name = " / ".join(cell.key)
         if cell.outcome not in PASSED:
             found.append(f"{name}: {cell.outcome}, {cell.reason}")
-        if not same(cell.kernels, kernels):
-            found.append(f"{name}: made with kernels {cell.kernels}, these are {kernels}")
+        if cell.kernels != kernels and (other := record.revision_fault(cell.kernels)):
+            found.append(f"{name}: {other}")
         if not same_checkpoints(cell, digests):
             found.append(f"{name}: made with other checkpoints")
     applicable = {(c.model, c.drafter) for c in cells if c.outcome != "inapplicable"}

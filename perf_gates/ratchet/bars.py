@@ -3,9 +3,12 @@
     allowed = slack + 3 sqrt(e_bar^2 + e_now^2)        slack of `gates.toml`; e the relative errors of both medians     (1)
     slower    now / bar > 1 + allowed                                                                                (2)
     faster    now / bar < 1 / (1 + allowed)                                                                          (3)
+    noisy     now / bar > 1 + allowed with errors of at most `noise` of `gates.toml`, and not slower                 (4)
 
-A limit is named by part, shape, operation and batch, and stores the closure hash of the code that reached it. Code that
-changed keeps its limit: a change must not make it slower. The copy and the empty launch of a part have limits too, because
+By (4) a large error does not hide a slower kernel: such a time is unknown, not within its limit.
+
+A limit is named by part, shape, operation and batch; `commits` names the commit that reached it. Code that changed keeps its
+limit: a change must not make it slower. The copy and the empty launch of a part have limits too, because
 figures divide by them. `ssmspec gates accept` writes the file, with a reason.
 """
 
@@ -13,13 +16,12 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
 from ..verdicts.gates import Limits, Slack
 from ..verdicts.measured import At, Results
-from .launchers import code_of
 
 FILE = Path(__file__).parent / "bars.json"
 LEAST_NOISE = 0.002
@@ -35,7 +37,6 @@ class Bar:
 
     us: float
     noise: float
-    code: str
     memory: int = 0
 
 
@@ -62,12 +63,12 @@ def times(results: Results) -> dict[str, Bar]:
     for part, held in results.parts.items():
         machine = held["machine"]
         if copied := machine.get("copy_bytes_per_us"):
-            found[f"{part}/{MACHINE}/copy/1"] = Bar(COPY_BYTES / copied, 0.0, "")
-            found[f"{part}/{MACHINE}/empty launch/1"] = Bar(machine["empty_launch_us"], 0.0, "")
+            found[f"{part}/{MACHINE}/copy/1"] = Bar(COPY_BYTES / copied, 0.0)
+            found[f"{part}/{MACHINE}/empty launch/1"] = Bar(machine["empty_launch_us"], 0.0)
     for at, timing in results.timings.items():
         if timing["us"] > 0:
             noise, memory = timing.get("noise"), int(timing.get("memory", 0))
-            found[name_of(at)] = Bar(timing["us"], 1.0 if noise is None else noise, code_of(at), memory)
+            found[name_of(at)] = Bar(timing["us"], 1.0 if noise is None else noise, memory)
     return found
 
 
@@ -97,46 +98,50 @@ def slack_of(name: str, slacks: Iterable[Slack]) -> Slack:
     raise LookupError(f"{name} matches no [[slack]] of gates.toml; end the list with an entry for *")
 
 
-def allowed(name: str, bar: Bar, now: Bar, slacks: Iterable[Slack]) -> float:
-    """(1)."""
-    return slack_of(name, slacks).share + 3 * sqrt(sum(max(of.noise, LEAST_NOISE) ** 2 for of in (bar, now)))
+def allowed(name: str, bar: Bar, now: Bar, slacks: Iterable[Slack], most: float = inf) -> float:
+    """(1), with errors of at most `most`."""
+    errors = (min(max(of.noise, LEAST_NOISE), most) for of in (bar, now))
+    return slack_of(name, slacks).share + 3 * sqrt(sum(error**2 for error in errors))
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A measurement and its limit. `how`: slower, faster, leapt (implausibly fast), larger, smaller, missing, new."""
+    """A measurement and its limit. `how`: slower, noisy (slower, or only noise), faster, leapt (implausibly fast), larger,
+    smaller, missing, new."""
 
     name: str
     how: str
     before: float
     after: float
-    code: str = ""
 
     def __str__(self) -> str:
         if self.how == "missing":
             return f"{self.name}: not measured; its limit is {self.before:.2f} us"
         if self.how == "new":
             return f"{self.name}: {self.after:.2f} us, without a limit; run `ssmspec gates accept`"
+        if self.how == "noisy":
+            return f"{self.name}: {self.after:.2f} us, limit {self.before:.2f}: slower, or only noisy; measure it again"
         unit = "bytes" if self.how in ("larger", "smaller") else "us"
-        known = f" of code {self.code}" if self.code else ""
-        return f"{self.name}: {self.how}, {self.after:.2f} {unit}, limit {self.before:.2f}{known}"
+        return f"{self.name}: {self.how}, {self.after:.2f} {unit}, limit {self.before:.2f}"
 
 
 def moved(bars: Bars, found: dict[str, Bar], limits: Limits, slacks: tuple[Slack, ...]) -> Iterator[Moved]:
-    """Measurements above or below their limit, missing, or without one; (2) and (3). NaN is slower."""
+    """Measurements above or below their limit, missing, or without one; (2) to (4). NaN is slower."""
     for name, bar in bars.times.items():
         if name not in found:
-            yield Moved(name, "missing", bar.us, 0.0, bar.code)
+            yield Moved(name, "missing", bar.us, 0.0)
             continue
         now, most = found[name], 1 + allowed(name, bar, found[name], slacks)
         if not now.us <= bar.us * most:
-            yield Moved(name, "slower", bar.us, now.us, bar.code)
+            yield Moved(name, "slower", bar.us, now.us)
+        elif now.us > bar.us * (1 + allowed(name, bar, now, slacks, limits.noise)):
+            yield Moved(name, "noisy", bar.us, now.us)
         elif now.us < bar.us * limits.leap and slack_of(name, slacks).share < 1 - limits.leap:
-            yield Moved(name, "leapt", bar.us, now.us, bar.code)
+            yield Moved(name, "leapt", bar.us, now.us)
         elif now.us < bar.us / most:
-            yield Moved(name, "faster", bar.us, now.us, bar.code)
+            yield Moved(name, "faster", bar.us, now.us)
         if bar.memory and not now.memory <= bar.memory * (1 + limits.memory):
-            yield Moved(name, "larger", bar.memory, now.memory, bar.code)
+            yield Moved(name, "larger", bar.memory, now.memory)
         elif now.memory < bar.memory / (1 + limits.memory):
-            yield Moved(name, "smaller", bar.memory, now.memory, bar.code)
+            yield Moved(name, "smaller", bar.memory, now.memory)
     yield from (Moved(name, "new", 0.0, now.us) for name, now in found.items() if name not in bars.times)

@@ -87,7 +87,7 @@ def without(kept: tuple[Kept, ...], now: dict[str, Bar], bars: Bars) -> dict[str
     found = dict(now)
     for one in kept:
         old = bars.times[one.name]
-        change = {"us": old.us, "noise": old.noise, "code": old.code} if one.unit == "us" else {"memory": old.memory}
+        change = {"us": old.us, "noise": old.noise} if one.unit == "us" else {"memory": old.memory}
         found[one.name] = replace(found[one.name], **change)
     return found
 
@@ -95,7 +95,7 @@ def without(kept: tuple[Kept, ...], now: dict[str, Bar], bars: Bars) -> dict[str
 def _baselines(row: Row) -> Iterator[tuple[str, str]]:
     """The limits that a row's baseline is made of, each with its unit."""
     for place in getattr(row.cell, denominator(row.table)):
-        yield from _limits(place, "memory" if row.table.kind == "memory" else "us")
+        yield from _limits(place, row.unit)
 
 
 def _limits(place: At, unit: str) -> Iterator[tuple[str, str]]:

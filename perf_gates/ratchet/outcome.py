@@ -10,8 +10,9 @@ from ..verdicts.verdict import Judged, Verdict, judge
 from .bars import Bars, Moved, moved, times
 from .possible import every
 
-WORSE = ("slower", "larger", "missing", "leapt")
-"""What makes a run fail: worse than its limit, missing, or implausibly fast. Everything else needs a new limit."""
+WORSE = ("slower", "noisy", "larger", "missing", "leapt")
+"""What makes a run fail: worse than its limit, perhaps worse, missing, or implausibly fast. Everything else needs a new
+limit."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,23 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from ..verdicts.measured import At, Results
+from ..verdicts.measured import TODAY, At, Results
 
 FILE = Path(__file__).parent.parent / "results" / "versions.toml"
-PEERS = {"bench": ("transformers",), "peers": ("vLLM", "fla"), "prefill": ("mamba-ssm", "fla")}
+PEERS = {
+    "bench": ("transformers",),
+    "peers": ("vLLM", "fla"),
+    "prefill": ("mamba-ssm", "fla"),
+    TODAY: ("FlashInfer", "vLLM", "SGLang", "fla"),
+}
 """The packages whose code a part times."""
 NAMED = re.compile(r"^(transformers),|, (vLLM|fla|mamba-ssm)$")
-DISTRIBUTIONS = {"vLLM": ("vllm",), "fla": ("fla-core", "flash-linear-attention")}
+DISTRIBUTIONS = {
+    "vLLM": ("vllm",),
+    "fla": ("fla-core", "flash-linear-attention"),
+    "FlashInfer": ("flashinfer-python",),
+    "SGLang": ("sglang",),
+}
 UNKNOWN = "unknown"
 
 

@@ -29,6 +29,11 @@ class Row:
     def name(self) -> str:
         return f"{self.table.id}, {self.cell.at}"
 
+    @property
+    def unit(self) -> str:
+        """What its sides are measured in: us or memory."""
+        return "memory" if self.table.kind == "memory" else "us"
+
 
 def rows(gates: Gates) -> Iterator[Row]:
     """The rows of the papers' tables, then those of the kernels'."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from ..verdicts.gates import Gates
 from ..verdicts.history import Run
 from ..verdicts.measured import Results
-from ..verdicts.verdict import Judged, sources
+from ..verdicts.value import sources
+from ..verdicts.verdict import Judged
 from .bars import Bars, name_of
-from .launchers import code_of
 
 
 def explained(j: Judged, gates: Gates, results: Results, bars: Bars, earlier: list[Run]) -> Iterator[str]:
-    """Figure, target, operands with file, hash and limit, floor, reason, and the last saved run within its limit."""
+    """Figure, target, operands with file, commit and limit, floor, reason, and the last saved run within its limit."""
     value = "not measured" if j.value is None else f"{j.value:.6g} +- {2 * j.error:.2%}"
     sign = "<=" if j.table.sense == "most" else ">="
     yield f"{j.row.name}: {j.verdict.value}"
@@ -27,8 +27,13 @@ def explained(j: Judged, gates: Gates, results: Results, bars: Bars, earlier: li
         name = name_of(place)
         bar, timing = bars.times.get(name), results.timings.get(place)
         now = "not measured" if timing is None else f"{timing['us']:.2f} us +- {timing.get('noise') or 0:.2%}"
-        stood = "no limit" if bar is None else f"limit {bar.us:.2f} us of code {bar.code}"
-        yield f"  measured  {name}: {now}; {stood}; {results.folder / place.part}.json, code now {code_of(place)}"
+        stood = (
+            "no limit"
+            if bar is None
+            else f"limit {bar.us:.2f} us, reached at {bars.commits.get(place.part, 'an unknown commit')[:7]}"
+        )
+        commit = results.parts[place.part]["machine"]["commit"][:7] if place.part in results.parts else "no commit"
+        yield f"  measured  {name}: {now}; {stood}; {results.folder / place.part}.json, made at {commit}"
         good = [run for run in earlier if bar and name in run.times and run.times[name].us <= bar.us * 1.05]
         yield f"  last good {good[-1].name + f', {good[-1].times[name].us:.2f} us' if good else 'no saved run'}"
     yield f"  floor     {'none' if j.floor is None else f'{j.floor:.4g}'}"

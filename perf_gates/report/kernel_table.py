@@ -2,21 +2,27 @@
 
 `python -m perf_gates.report.kernel_table perf_gates/results --write` writes it into perf_gates/README.md.
 
-Exits with 1 if the results are incomplete: a cell without its measurement, a part made with other kernels than the current
-ones, a part with a fault, or a missed target that `missed.toml` does not explain.
+A cell has the value and the verdict of `ssmspec gates verdicts`. Exits with 1 if the results are incomplete: a cell without
+its measurement, a part made with other kernels than the current ones, a part with a fault, or a missed target that
+`missed.toml` does not explain.
 """
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..machine import kernels_hash
+from ..ratchet import bars
+from ..ratchet.rows import kernels as kernel_rows
 from ..static.shapes import BATCHES
-from ..verdicts import missed
-from ..verdicts.measured import LOOKED_AT, PARTS, Missing, Results, ruled, stands
-from ..verdicts.targets import SHAPES, Cell, accurate_prompts, apart, cells, every, peer_of, steps
+from ..verdicts import gates, missed, targets
+from ..verdicts.measured import LOOKED_AT, PARTS, Missing, Results, fault, ruled
+from ..verdicts.targets import SHAPES, Cell, accurate_prompts, peer_of, steps
+from ..verdicts.verdict import Judged, Verdict, judge
+from . import missed_cells
 from .page_section import PageSection
 from .paper_table import figure
 
@@ -31,6 +37,11 @@ TRIED = (
 )
 
 
+def judged(results: Results, kernels: str) -> list[Judged]:
+    """The cells of the table, then those that are counted apart, by the committed limits."""
+    return list(judge(gates.load(), results, kernels, bars.read(), kernel_rows()))
+
+
 def faults(results: Results, kernels: str) -> Iterator[str]:
     """Why the results are not those of one complete run of these kernels."""
     for part in PARTS:
@@ -38,8 +49,8 @@ def faults(results: Results, kernels: str) -> Iterator[str]:
             yield f"{part}: no file"
             continue
         found = results.parts[part]
-        if not stands(part, found["machine"], kernels):
-            yield f"{part}: measured on kernels {found['machine']['kernels']}, which are not the current ones; run it again"
+        if other := fault(part, found["machine"], kernels):
+            yield other
         yield from (f"{part}: {error}" for error in found.get("errors", []))
         if not found.get("complete", "verdicts" in found):
             yield f"{part}: incomplete"
@@ -49,26 +60,26 @@ def faults(results: Results, kernels: str) -> Iterator[str]:
             yield f"{part}: {left} of {len(found['verdicts'])} checks {NOT_RUN}"
         ran = (v for v in failed if v["message"] != NOT_RUN)
         yield from (f"{part}: {v['kernel']} {v['model']} {v['variant']} {v['batch']}: {v['message']}" for v in ran)
-    for cell in every():
+    cells = judged(results, kernels)
+    for j in cells:
+        if j.value is None:
+            yield j.why.removeprefix("not measured: ")
         try:
-            cell.reached(results)
-            shown(cell, results)
+            best_peer(j, results)
         except Missing as missing:
             yield str(missing)
-    yield from missed.faults(results, missed.reasons())
+    yield from missed_cells.faults(cells, missed.reasons())
 
 
-def line(cell: Cell, results: Results) -> str:
+def line(j: Judged, results: Results) -> str:
     """A row of the table; a dash for what is missing."""
+    cell = j.row.kernel
+    assert cell is not None
     sign = ">=" if cell.least else "<="
+    reached = "-" if j.value is None else figure(j.value, j.target, j.table.sense)
+    verdict = j.verdict.value if j.verdict in (Verdict.PASS, Verdict.NEAR) else f"**{j.verdict.value}**"
     try:
-        value = cell.reached(results)
-        reached = figure(value, cell.target, "least" if cell.least else "most")
-        verdict = "reached" if cell.holds(value) else "**missed**"
-    except Missing:
-        reached, verdict = "-", "-"
-    try:
-        best = shown(cell, results)
+        best = best_peer(j, results)
     except Missing:
         best = "-"
     columns = cell.what, cell.shape, cell.batch, f"{sign} {cell.target}", reached, floor(cell, results), best, verdict
@@ -83,15 +94,17 @@ def floor(cell: Cell, results: Results) -> str:
         return "-"
 
 
-def shown(cell: Cell, results: Results) -> str:
+def best_peer(j: Judged, results: Results) -> str:
     """The peer's figure. Raises: Missing."""
+    cell = j.row.kernel
+    assert cell is not None
     best = cell.best if isinstance(cell.best, str) else f"{cell.best(results):.2f}"
     return f"{best} {cell.peer}".strip()
 
 
 def speed(lines: Iterable[str]) -> Iterator[str]:
     """A table of targets."""
-    yield "| what | shape | batch | target | reached | floor | best peer | verdict |"
+    yield "| what | shape | batch | target | ours | floor | best peer | verdict |"
     yield "|---|---|---|---|---|---|---|---|"
     yield from lines
 
@@ -114,7 +127,7 @@ def machine(results: Results) -> str:
     copies = [h["copy_bytes_per_us"] / 1e6 for h in heads if "copy_bytes_per_us" in h]
     launches = [h["empty_launch_us"] for h in heads if "empty_launch_us" in h]
     return (
-        f"{m['gpu']}, driver {m['driver']}, torch {m['torch']}, Triton {m['triton']}, kernels {m['kernels']} at commit "
+        f"{m['gpu']}, driver {m['driver']}, torch {m['torch']}, Triton {m['triton']}, kernels at commit "
         f"{m['commit'][:7]}; copy {min(copies):.2f} to {max(copies):.2f} TB/s, an empty launch "
         f"{min(launches):.2f} to {max(launches):.2f} us."
     )
@@ -122,21 +135,23 @@ def machine(results: Results) -> str:
 
 def text(results: Results) -> str:
     """Everything between the markers."""
-    table, further = ([line(cell, results) for cell in held] for held in (cells(), apart()))
+    found = judged(results, kernels_hash())
+    listed = {*targets.cells()}
+    table, further = ([j for j in found if (j.row.kernel in listed) is within] for within in (True, False))
     verdicts = results.parts.get("model_shapes", {}).get("verdicts", [])
     parts = [
         machine(results),
         count(table),
         *older(results),
-        "\n".join(speed(table)),
+        "\n".join(speed(line(j, results) for j in table)),
         f"Counted separately, because they are newer than the table: {count(further)}",
-        "\n".join(speed(further)),
+        "\n".join(speed(line(j, results) for j in further)),
         "A plain step in us, and our slowest over our fastest. Figures divided by a step use the fastest of its line:",
         "\n".join(plain_steps(results)),
         "Prefill with products as accurate as fp32, over the peer's time. No peer has such products. The targets are above:",
         "\n".join(accurate(results)),
         TRIED,
-        "\n".join(missed.text(results, missed.reasons())),
+        "\n".join(missed_cells.text(found, missed.reasons())),
         *lacking(results),
         f"Conformance at the shapes of models: {len(verdicts)} checks, {sum(not v['passed'] for v in verdicts)} failed.",
         "\n".join(conformance(verdicts)),
@@ -144,11 +159,10 @@ def text(results: Results) -> str:
     return "\n\n".join(parts)
 
 
-def count(rows: list[str]) -> str:
-    """How many cells reach their target, and how many were not measured."""
-    reached, left = (sum(row.endswith(end) for row in rows) for end in ("| reached |", "| - |"))
-    measured = f"{reached} of {len(rows) - left} cells reach their target"
-    return f"{measured}; {left} more are not measured." if left else f"{measured}."
+def count(found: Sequence[Judged]) -> str:
+    """How many cells have which verdict."""
+    each = Counter(j.verdict for j in found)
+    return f"{len(found)} cells: {', '.join(f'{each[verdict]} {verdict.value}' for verdict in Verdict)}."
 
 
 def older(results: Results) -> Iterator[str]:
@@ -199,13 +213,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf_gates.report.kernel_table", description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--write", action="store_true", help="write the table into README.md")
-    parser.add_argument("--missed", action="store_true", help="print only the cells that miss their target")
+    parser.add_argument("--missed", action="store_true", help="print only the cells that do not pass")
     options = parser.parse_args(argv)
     results = Results(options.results)
     if not results.parts:
         parser.error(f"{options.results} has no part of a run")
-    lines = (line(cell, results) for cell in every())
-    print("\n".join(speed(row for row in lines if "reached |" not in row)) if options.missed else text(results))
+    short = (line(j, results) for j in judged(results, kernels_hash()) if j.verdict is not Verdict.PASS)
+    print("\n".join(speed(short)) if options.missed else text(results))
     wrong = list(faults(results, kernels_hash()))
     if options.write:
         README.write_text(MADE.put(README.read_text(), text(results)))

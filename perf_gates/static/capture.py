@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -67,11 +68,11 @@ def recorded() -> Iterator[list[Launch]]:
 
 
 def outermost(kernel: JITFunction, frame: FrameType | None) -> str:
-    """The outermost module of a kernel's package on the call stack from a frame upwards."""
+    """The outermost module of a kernel's package on the call stack, `row` aside, which checks every call."""
     package, found = str(kernel.fn.__module__).partition(".")[0], ""
     while frame is not None:
         path = str(frame.f_globals.get("__name__", "")).split(".")
-        found, frame = path[-1] if path[0] == package else found, frame.f_back
+        found, frame = path[-1] if path[0] == package and path[1:] != ["row"] else found, frame.f_back
     return found
 
 
@@ -126,12 +127,17 @@ class Given:
     options: dict[str, Any]
 
 
-def compiler_input(launch: Launch, capability: int) -> Given:
-    """The input that the first launch on a device of an architecture (80, 90, 100) would give the compiler."""
+@cache
+def _binder(kernel: JITFunction, capability: int) -> tuple[GPUTarget, Any, Any]:
     target = GPUTarget("cuda", capability, 32)
     backend = make_backend(target)
+    return target, backend, create_function_from_signature(kernel.signature, kernel.params, backend)
+
+
+def compiler_input(launch: Launch, capability: int) -> Given:
+    """The input that the first launch on a device of an architecture (80, 90, 100) would give the compiler."""
+    target, backend, binder = _binder(launch.kernel, capability)
     kwargs = {"debug": False, "instrumentation_mode": knobs.compilation.instrumentation_mode, **launch.kwargs}
-    binder = create_function_from_signature(launch.kernel.signature, launch.kernel.params, backend)
     bound, specialization, options = binder(*launch.args, **kwargs)
     options, signature, constants, hints = launch.kernel._pack_args(backend, kwargs, bound, specialization, options)
     return Given(ASTSource(launch.kernel, signature, constants, hints), target, dict(options.__dict__))

@@ -11,13 +11,12 @@ chooses there; and for sm_90 what else is timed (`timed_entries`), of which (1) 
     fits                               the shared memory that a block may have on the architecture (4)
 
 Registers, shared memory, and the counts of loads and stores must equal those of `budgets.toml`: a better figure also fails,
-until `--write` updates the budgets. They are valid for the version of Triton that they name, and for
-the kernels whose hash they name; only a run over everything writes them.
+until `--write` updates the budgets. They are valid for the version of Triton that they name, and each for the launch whose
+digest it has (`digest.launches`): `--stale` names those that changed, and `--write` compiles only these.
 """
 
 import argparse
 import re
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -25,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from io import StringIO
 from multiprocessing import get_context
@@ -34,11 +33,12 @@ from pathlib import Path
 import triton
 from triton import knobs
 
-from ..closure.carried import same
-from ..machine import kernels_hash
+from ..digest import trees
+from ..digest.launches import Codes, Tensors, described, disassembled, ir
+from ..digest.texts import digest, text
 from . import catalogue, ptx, timed_entries
 from .capture import Built, Launch, build, launches_of
-from .entry import Entry
+from .entry import ARCHITECTURES, Entry
 from .on_device import on_device
 
 BUDGETS, SPILLS = (Path(__file__).parent.parent / f"{name}.toml" for name in ("budgets", "spills"))
@@ -64,24 +64,32 @@ class Cost:
 
 @dataclass(frozen=True)
 class Made:
-    """What the budgets were written with: the version of Triton, and `kernels_hash`."""
+    """What the budgets were written with: the version of Triton, of each row the digest of its launch, and the hash of the
+    text of the kernels and of what measures them."""
 
     triton: str
-    kernels: str
+    launches: dict[str, str]
+    code: str = ""
 
 
-def made() -> Made:
-    """What budgets would be written with now."""
-    return Made(triton.__version__, kernels_hash())
+@cache
+def _codes() -> Codes:
+    return Codes(ir, trees.codes())
+
+
+def told(launch: Launch, capability: int) -> str:
+    """The digest of a launch: all that the compiler and the GPU are given."""
+    return digest(f"{_codes()(launch, capability)} {described(launch, Tensors().told)}")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A cost with its name, and the kernel's faults that do not depend on a budget."""
+    """A cost with its name, the kernel's faults that do not depend on a budget, and the digest of the launch."""
 
     name: str
     cost: Cost
     faults: tuple[str, ...]
+    launch: str = ""
 
 
 def rows(entry: Entry, capability: int) -> list[Row]:
@@ -93,10 +101,10 @@ def rows(entry: Entry, capability: int) -> list[Row]:
         accesses = ptx.accesses(built.compiled.asm["ptx"], built.parameters)
         cost = _cost(built, log, sass)
         faults = [*_too_large(cost, capability, entry.name in reasons()), *_narrow(accesses, entry, sass)]
-        result.append(Row(row_name(entry, i, launch, capability), cost, tuple(faults)))
+        result.append(Row(row_name(entry, i, launch, capability), cost, tuple(faults), told(launch, capability)))
         everything += accesses
     last = result[-1]
-    return [*result[:-1], Row(last.name, last.cost, (*last.faults, *_undeclared(entry, everything)))]
+    return [*result[:-1], replace(last, faults=(*last.faults, *_undeclared(entry, everything)))]
 
 
 def _undeclared(entry: Entry, accesses: list[ptx.Access]) -> Iterator[str]:
@@ -123,15 +131,6 @@ def _compiled(launch: Launch, capability: int) -> tuple[Built, str]:
     with tempfile.TemporaryDirectory() as cache, knobs.cache.scope(), knobs.nvidia.scope(), redirect_stdout(log):
         knobs.cache.dir, knobs.nvidia.dump_ptxas_log = cache, True
         return build(launch, capability), log.getvalue()
-
-
-def disassembled(cubin: bytes) -> str:
-    """What nvdisasm prints of a compiled kernel."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(cubin)
-        command = [knobs.nvidia.nvdisasm.path, str(file)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _cost(built: Built, log: str, sass: Counter[str]) -> Cost:
@@ -213,37 +212,47 @@ def row_name(entry: Entry, i: int, launch: Launch, capability: int) -> str:
     return f"{entry.name} {i}:{launch.name} sm_{capability}"
 
 
+def entry_name(row: str) -> str:
+    """The entry of a row, with its architecture."""
+    before, _, capability = row.rpartition(" ")
+    return f"{before.rpartition(' ')[0]} {capability}"
+
+
 def budgets() -> tuple[Made, dict[str, Cost]]:
     """What the budgets are valid for, and the budgets."""
     if not BUDGETS.exists():
-        return made(), {}
+        return Made(triton.__version__, {}), {}
     read = tomllib.loads(BUDGETS.read_text())
-    return Made(read["triton"], read["kernels"]), {name: Cost(**cost) for name, cost in read["cost"].items()}
+    launches = {name: cost.pop("launch") for name, cost in read["cost"].items()}
+    return Made(read["triton"], launches, read["code"]), {name: Cost(**cost) for name, cost in read["cost"].items()}
 
 
-def budgets_text(costs: dict[str, Cost]) -> str:
+def budgets_text(made: Made, costs: dict[str, Cost]) -> str:
     """The text of `budgets.toml`."""
-    head = f"# Written by `{REWRITE}`.\n" + "".join(f'{k} = "{v}"\n' for k, v in asdict(made()).items()) + "\n[cost]\n"
-    lines = (f'"{name}" = {{ {", ".join(f"{k} = {v}" for k, v in asdict(cost).items())} }}\n' for name, cost in costs.items())
-    return head + "".join(lines)
+    head = f'# Written by `{REWRITE}`.\ntriton = "{made.triton}"\ncode = "{made.code}"\n\n[cost]\n'
+    rows = ((name, asdict(cost), made.launches[name]) for name, cost in costs.items())
+    return head + "".join(
+        f'"{name}" = {{ {", ".join(f"{k} = {v}" for k, v in cost.items())}, launch = "{launch}" }}\n'
+        for name, cost, launch in rows
+    )
 
 
-def stale(held: Made) -> list[str]:
-    """Why the budgets are not valid for the current code."""
-    now = made()
-    pairs = ("triton", held.triton, now.triton), ("kernels", held.kernels, now.kernels)
+def stale(held: Made, launches: dict[str, str]) -> list[str]:
+    """Why budgets are not valid for these launches."""
+    if held.triton != triton.__version__:
+        return [f"the budgets are for triton {held.triton}, but this is {triton.__version__}; run `{REWRITE}`"]
     return [
-        f"the budgets are for {what} {was}, but this is {is_}; run `{REWRITE}`"
-        for what, was, is_ in pairs
-        if not same(was, is_)
+        f"{name}: the budget is for another launch; run `{REWRITE}`"
+        for name, launch in launches.items()
+        if name in held.launches and held.launches[name] != launch
     ]
 
 
-def compare(found: dict[str, Cost], held: Made, budget: dict[str, Cost]) -> list[str]:
-    """What differs from the budgets, in either direction."""
-    if why := stale(held):
-        return why
-    differences = []
+def compare(found: dict[str, Cost], made: Made, held: Made, budget: dict[str, Cost]) -> list[str]:
+    """What differs from the budgets, in either direction; `made`: the launches of what was found."""
+    if held.triton != made.triton:
+        return stale(held, {})
+    differences = stale(held, made.launches)
     for name, cost in found.items():
         if name not in budget:
             differences.append(f"{name}: no budget; run `{REWRITE}`")
@@ -282,34 +291,50 @@ def head(width: int) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Print the table and what is wrong; 1 if anything is."""
     parser = argparse.ArgumentParser(prog="python -m perf_gates.static.compiled", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="write the budgets again")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--write", action="store_true", help="compile what changed, and write its budgets again")
+    how.add_argument("--stale", action="store_true", help="compile nothing: name the budgets of launches that changed")
     parser.add_argument("--quick", action="store_true", help="only the fixed part that the tests compile")
     parser.add_argument("--only", default="", help="only entries with this in their names")
+    parser.add_argument("--sm", type=int, nargs="+", default=ARCHITECTURES, help="the architectures")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(argv)
     held, budget = budgets()
-    if options.write and (options.only or options.quick) and stale(held):
-        parser.error(f"{stale(held)[0]}, over everything")
     chosen = [e for e in everything() if options.only in e.name]
-    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on)]
+    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on) if c in options.sm]
     if not work:
         parser.error(f"no entry has {options.only!r} in its name")
-    names = [name for name, _, _ in launched()]
-    width = max(map(len, names))
+    rows_now = {name: (launch, capability) for name, launch, capability in launched()}
+    if options.stale or options.write:
+        own = {f"{name} sm_{capability}" for name, capability in work}
+        now = {name: told(*row) for name, row in rows_now.items() if entry_name(name) in own}
+    if options.stale:
+        wrong = [*stale(held, now), *(f"{name}: no budget; run `{REWRITE}`" for name in now if name not in budget)]
+        print("\n".join(wrong) or f"{len(now)} budgets are of the current launches")
+        return 1 if wrong else 0
+    if options.write and held.triton == triton.__version__:
+        changed = {entry_name(name) for name, launch in now.items() if held.launches.get(name) != launch}
+        work = [(name, capability) for name, capability in work if f"{name} sm_{capability}" in changed]
+    elif options.write and (options.only or options.quick):
+        parser.error(f"{stale(held, {})[0]}, over everything")
+    width = max(map(len, rows_now))
     print(head(width))
     found = []
-    for row in measured(work, options.jobs):
+    for row in measured(work, options.jobs) if work else ():
         found.append(row)
         print(line(row, width), flush=True)
-    costs = {row.name: row.cost for row in found}
+    costs, made = {row.name: row.cost for row in found}, Made(triton.__version__, {row.name: row.launch for row in found})
     if options.write:
-        known = ({} if stale(held) else budget) | costs
-        BUDGETS.write_text(budgets_text({name: known[name] for name in names if name in known}))
+        known = (budget if held.triton == triton.__version__ else {}) | costs
+        launches = held.launches | made.launches
+        kept = {name: known[name] for name in rows_now if name in known}
+        whole = not (options.only or options.quick) and {*options.sm} == {*ARCHITECTURES}
+        BUDGETS.write_text(budgets_text(Made(triton.__version__, launches, text() if whole else held.code), kept))
         held, budget = budgets()
-    wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, held, budget)
-    gone = sorted(set(budget) - set(names))
+    wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, made, held, budget)
+    gone = sorted(set(budget) - set(rows_now))
     wrong += [f"{name}: a budget for an entry that the catalogue does not have; run `{REWRITE}`" for name in gone]
-    wrong += [f"{name}: no budget; run `{REWRITE}`" for name in sorted(set(names) - set(budget) - set(costs))]
+    wrong += [f"{name}: no budget; run `{REWRITE}`" for name in sorted(set(rows_now) - set(budget) - set(costs))]
     wrong += idle(reasons(), budget)
     print(f"\n{len(found)} kernels compiled by triton {triton.__version__}, {len(wrong)} faults")
     print("\n".join(wrong))

@@ -3,7 +3,6 @@
     python -m perf_gates.static.same_code REVISION
     python -m perf_gates.static.same_code REVISION --renamed new=old ..     where modules, launchers or their arguments have
                                                                             other names now
-    python -m perf_gates.static.same_code REVISION --out FILE               also writes the proof for `closure.carry`
     python -m perf_gates.static.same_code REVISION --keep FOLDER            continues an interrupted run
     python -m perf_gates.static.same_code REVISION --machine-code           every launch compiled, whatever its Triton IR
 
@@ -28,15 +27,13 @@ import argparse
 import functools
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isfunction, signature
@@ -46,34 +43,24 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from torch import Tensor
-from triton.language import constexpr
 
-from ..closure.hashes import Closures, digest
-from ..closure.package import Package
+from ..digest.launches import OF_THE_LAUNCH, Tensors, described, disassembled, plain, unnamed
+from ..digest.texts import digest, kernels_text
 from ..gpu.rehearsal import H200, rehearse
 from ..gpu.variants import PARTS, sides, variant
 from ..verdicts.gates import load
 from . import catalogue, ptx
-from .capture import Launch, build, given, leaves, optimised_ir
-from .compiled import disassembled, launches_on
+from .capture import Launch, build, optimised_ir
+from .compiled import launches_on
 from .kernel_modules import homes, kernel_module
 
 ROOT = Path(__file__).parents[2]
 SPEC = find_spec("ssmspec_kernels")
 KERNELS = Path(str(SPEC and SPEC.origin)).parent.parent
 """The folder of this tree's package, or of the one that is installed."""
-SECTION = re.compile(r"^//-{20,} \.(\S+)", re.MULTILINE)
-"""The head of a section in nvdisasm's output."""
-FUNCTION = re.compile(r"tt\.func (?:\w+ )?@([\w.$-]+|\"[^\"]*\")")
-CONSTANT = re.compile(r"^ *(%[\w.$-]+) = arith\.constant (.*)\n", re.MULTILINE)
-"""In the order in which functions were inlined."""
-VALUE = re.compile(r"%[\w.$-]+")
-DEBUG = ("debug", "nv_debug", "rel.debug", "rel.nv_debug", "rela.debug")
 TIMED, CORE = "timed ", "core"
 AT_ONCE = 8
 """Names that are compiled before their results are saved."""
-OPTIONS = ("num_warps", "num_ctas", "shared", "launch_pdl", "launch_cooperative_grid", "global_scratch_size")
 
 
 @dataclass(frozen=True)
@@ -98,35 +85,9 @@ class Intermediate:
 Compared = Code | Intermediate
 
 
-def plain(disassembly: str, name: str) -> str:
-    """nvdisasm's output for a kernel, without its name and the sections for debuggers."""
-    starts = [match.start() for match in SECTION.finditer(disassembly)]
-    sections = (disassembly[a:b] for a, b in zip(starts, [*starts[1:], len(disassembly)], strict=True))
-    kept = [s for s in sections if not SECTION.match(s)[1].startswith(DEBUG)]  # type: ignore[index]
-    if not any(".text." in section for section in kept):
-        raise RuntimeError(f"nvdisasm printed no code of {name}")
-    lines = (line.replace(name, "kernel").split() for section in kept for line in section.splitlines())
-    return "\n".join(" ".join(words) for words in lines if words and not words[0].startswith("//"))
-
-
-def described(launch: Launch, known: dict[int, int]) -> str:
-    """(2), without what compilation adds; `known` numbers the tensors, and is extended."""
-    constants = {p.name for p in launch.kernel.params if p.is_constexpr}
-    values = [v for name, value in given(launch).items() if name not in constants for _, v in leaves(name, value)]
-    told = [_described(value, known) for value in values if not isinstance(value, constexpr)]
-    return f"grid {launch.grid}, given {told}"
-
-
-def _described(value: Any, known: dict[int, int]) -> str:
-    if not isinstance(value, Tensor):
-        return repr(value)
-    number = known.setdefault(id(value), len(known))
-    return f"{number}: {tuple(value.shape)} {value.stride()} {value.dtype} {value.storage_offset()}"
-
-
 def codes(name: str, capability: int, form: str = "code") -> dict[str, Compared]:
     """The launches of the entry with that name, by entry and place; for a timed case only those that its name counts."""
-    made, known = FORMS[form].make, dict[int, int]()
+    made, known = FORMS[form].make, Tensors()
     if name.startswith(TIMED):
         part, case, wanted = name.removeprefix(TIMED).rsplit("#", 2)
         launches = timed(part)[int(case)]
@@ -196,18 +157,19 @@ def _given_as(launcher: Callable[..., Any], new: str, old: str) -> Callable[...,
     return called
 
 
-def _code(launch: Launch, capability: int, known: dict[int, int]) -> Code:
+def _code(launch: Launch, capability: int, known: Tensors) -> Code:
     compiled = build(launch, capability).compiled
     printed = disassembled(compiled.asm["cubin"])
-    digest = sha256(plain(printed, launch.name).encode()).hexdigest()
-    options = {name: getattr(compiled.metadata, name) for name in OPTIONS}
-    return Code(digest, f"{described(launch, known)}, {options}", dict(ptx.histogram(printed)))
+    options = {name: getattr(compiled.metadata, name) for name in OF_THE_LAUNCH}
+    return Code(
+        digest(plain(printed, launch.name)), f"{described(launch, known.told)}, {options}", dict(ptx.histogram(printed))
+    )
 
 
-def _intermediate(launch: Launch, capability: int, known: dict[int, int]) -> Intermediate:
+def _intermediate(launch: Launch, capability: int, known: Tensors) -> Intermediate:
     text, told = optimised_ir(launch, capability)
-    found = sha256(f"{unnamed(text)}\n{sorted((name, repr(value)) for name, value in told.items())}".encode()).hexdigest()
-    return Intermediate(found, described(launch, known), launch.name, digest(str(launch.kernel.cache_key)))
+    found = digest(f"{unnamed(text)}\n{sorted((name, repr(value)) for name, value in told.items())}")
+    return Intermediate(found, described(launch, known.told), launch.name, digest(str(launch.kernel.cache_key)))
 
 
 @dataclass(frozen=True)
@@ -215,23 +177,11 @@ class Form:
     """The form in which a launch is compared, how it is made, and how many names are made before saving."""
 
     kind: type[Compared]
-    make: Callable[[Launch, int, dict[int, int]], Compared]
+    make: Callable[[Launch, int, Tensors], Compared]
     at_once: int
 
 
 FORMS = {"code": Form(Code, _code, AT_ONCE), "ir": Form(Intermediate, _intermediate, 1000)}
-
-
-def unnamed(text: str) -> str:
-    """Triton IR with a number instead of each function's name, in order of definition, and each constant at its uses."""
-    for number, name in enumerate(dict.fromkeys(FUNCTION.findall(text))):
-        text = re.sub(rf"@{re.escape(name)}(?![\w.$-])", f"@function_{number}", text)
-    return "".join(_with_constants(function) for function in re.split(r"(?=tt\.func )", text))
-
-
-def _with_constants(function: str) -> str:
-    constants = dict(CONSTANT.findall(function))
-    return VALUE.sub(lambda use: f"<{constants[use[0]]}>" if use[0] in constants else use[0], CONSTANT.sub("", function))
 
 
 def of_tree(
@@ -282,7 +232,7 @@ def in_parts(
     if folder is None:
         return of_tree(kernels, names, *how)
     folder.mkdir(parents=True, exist_ok=True)
-    made, found = (triton.__version__, Closures(Package(kernels / "ssmspec_kernels")).whole(), how), dict[str, Any]()
+    made, found = (triton.__version__, kernels_text(kernels / "ssmspec_kernels"), how), dict[str, Any]()
     for part in (names[at : at + FORMS[form].at_once] for at in range(0, len(names), FORMS[form].at_once)):
         file = folder / f"{digest(repr((made, part)))}.json"
         if not file.exists():
@@ -368,7 +318,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--machine-code", action="store_true", help="compile every launch, also those with equal Triton IR")
     parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD", help="names of the revision")
     parser.add_argument("--without-timed", action="store_true", help="the catalogue only")
-    parser.add_argument("--out", type=Path, help="a file for what was compared")
     parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that an interrupted run continues")
     options = parser.parse_args(argv)
     if options.of is not None:
@@ -382,7 +331,6 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"no entry has {options.only!r} in its name")
     with tempfile.TemporaryDirectory() as folder:
         kernels = unpacked(options.revision, Path(folder))
-        inputs = wholes(kernels, KERNELS)
         sides = (kernels, renamed), (KERNELS, dict[str, str]())
         how = options.sm, options.jobs
         before, after = (in_parts(options.keep, side, names, *how, told, "ir") for side, told in sides)
@@ -396,23 +344,7 @@ def main(argv: list[str] | None = None) -> int:
     found = list(differences(was, now))
     summary = f"{len(proven)} compared, {len(machine)} of them as machine code, {len(found)} differ"
     print("\n".join([*found, f"triton {triton.__version__}, sm_{options.sm}: {summary}"]))
-    if options.out:
-        options.out.write_text(json.dumps(said(proven, machine, found, options.sm) | inputs) + "\n")
     return 1 if found else 0
-
-
-def wholes(before: Path, after: Path) -> dict[str, str]:
-    """The closure hashes of both packages."""
-    packages = {"before": before, "after": after}
-    return {side: Closures(Package(folder / "ssmspec_kernels")).whole() for side, folder in packages.items()}
-
-
-def said(compared: Iterable[str], machine: Iterable[str], found: list[str], capability: int) -> dict[str, Any]:
-    """A run in the form of the record of proofs; launches not in `machine_code` were proven by `ir`."""
-    names, by_code = sorted(compared), sorted(machine)
-    run = {"triton": triton.__version__, "sm": capability, "compared": len(names), "differ": len(found)}
-    run |= {"timed": sum(name.startswith(TIMED) for name in names), "entries": digest("\n".join(names))}
-    return run | {"ir": len(names) - len(by_code), "machine_code": by_code}
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def off_bar(core: Core, which: str, timing: dict[str, Any], gates: Gates, bars: 
     if name not in bars.times:
         return [f"unknown: {name} has no limit; run `ssmspec gates accept` on a good run"]
     own = Bars(bars.run, bars.reason, {name: bars.times[name]})
-    now = {name: Bar(timing["us"], timing["noise"], "")}
+    now = {name: Bar(timing["us"], timing["noise"])}
     return [str(m) for m in moved(own, now, gates.limits, gates.slacks)]
 
 

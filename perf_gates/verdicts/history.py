@@ -15,7 +15,6 @@ from math import erfc, log, sqrt
 from pathlib import Path
 from typing import Any
 
-from ..closure.carried import same
 from ..machine import kernels_hash
 from ..ratchet.bars import LEAST_NOISE, Bar, allowed
 from .gates import Limits, load
@@ -131,7 +130,7 @@ def keep(run: Run, file: Path, accepted: str = "") -> bool:
     package = Path(__file__).parent.parent
     if "site-packages" in package.parts and file.resolve().is_relative_to(package):
         raise PlaceError(f"--history is {file}, inside the installed package, where it would be lost; name a file of yours")
-    if any(run.times == was.times and same(was.machine["kernels"], run.machine["kernels"]) for was in runs(file)):
+    if any(run.times == was.times and was.machine["kernels"] == run.machine["kernels"] for was in runs(file)):
         return False
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as out:
@@ -159,7 +158,7 @@ def compare(before: Run, after: Run) -> list[Change]:
 
 def between(name: str, before: Run, after: Run) -> float:
     """How far two runs of the same code may differ: the slack of `gates.toml`, and three errors of both medians."""
-    was, now = (Bar(run.times[name].us, run.times[name].noise, "") for run in (before, after))
+    was, now = (Bar(run.times[name].us, run.times[name].noise) for run in (before, after))
     return allowed(name, was, now, load().slacks)
 
 

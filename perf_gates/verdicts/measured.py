@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..closure.carried import same
-from ..machine import kernel_hash, kernels_hash
+from ..digest import record
+from ..digest.texts import text
 
 PARTS = ("steps", "buffered", "buffered_delta", "kda", "unrolled", "linear", "prefill", "peers", "model_shapes")
 FURTHER = ("papers", "bench", "trained", "equality")
@@ -17,20 +17,10 @@ checkpoints; whether speculation equals plain decoding at full size."""
 OPTIONAL = ("core_set",)
 """Parts that a folder may hold."""
 
-RUNS = {
-    "steps": ("ssd_scan", "ssd_snapshots", "ssd_window", "ssd_tree_scan", "delta_scan", "delta_chunked", "delta_tree"),
-    "buffered": ("ssd_buffered", "ssd_buffered_step", "ssd_scan", "commit_window", "commit_step"),
-    "buffered_delta": ("delta_buffered", "delta_buffered_step", "delta_scan", "commit_window", "commit_step"),
-    "kda": ("kda_scan", "kda_tree", "delta_scan"),
-    "unrolled": ("ssd_window", "ssd_tree_scan", "delta_chunked", "delta_tree"),
-    "linear": ("linear_rows",),
-    "prefill": ("ssd_chunk_scan", "delta_chunk_scan", "causal_attention"),
-    "peers": ("ssd_scan", "ssd_snapshots", "delta_scan"),
-}
-"""The launchers of a part that runs only some of them; the other parts run an engine, or all kinds of kernels."""
+TODAY = "peers_today"
+"""Kernels that engines run today, beside ours: `report.peers_today` reads it, and no limit comes from it."""
 
-
-LOOKED_AT = (*RUNS, "papers")
+LOOKED_AT = (*PARTS[:-1], "papers", TODAY)
 """Parts whose times are kept only if each launch of a graph was seen to write its own output."""
 
 
@@ -44,14 +34,16 @@ def ruled(part: str, machine: dict[str, Any]) -> bool:
     return rule(part).items() <= machine.items()
 
 
-def code(part: str) -> str:
-    """A hash of the kernels that a part runs."""
-    return kernel_hash(*RUNS[part]) if part in RUNS else kernels_hash()
+def stands(part: str, machine: dict[str, Any], kernels: str, of: str = "") -> bool:
+    """Whether a part, or its measurement shape/operation/batch, is of the current code, whose kernels have this hash."""
+    return not fault(part, machine, kernels, of)
 
 
-def stands(part: str, machine: dict[str, Any], kernels: str) -> bool:
-    """Whether a part was made with the current kernels: all of them, or at least those that it runs."""
-    return same(machine["kernels"], kernels) or same(machine.get("code", ""), code(part))
+def fault(part: str, machine: dict[str, Any], kernels: str, of: str = "") -> str:
+    """Why not."""
+    if machine["kernels"] == kernels and machine.get("code", text()) == text():
+        return ""
+    return record.fault(part, machine.get("commit", "unknown"), machine["kernels"], of)
 
 
 class Missing(LookupError):

@@ -29,7 +29,8 @@ PREFILL = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of the table. `least`: the target is a lower limit. `floor` is what bytes, products and launches allow
+    """One figure of the table. `reached`: the times that it is made of, of which `value.Values` makes its value. `least`: the
+    target is a lower limit. `floor` is what bytes, products and launches allow
     (`floors`). `best` is the peer's figure in the same units: measured in the same run, or as published. `row` is the row of
     the table of targets that it belongs to."""
 
@@ -43,9 +44,6 @@ class Cell:
     floor: Figure | str = ""
     peer: str = ""
     best: Figure | str = ""
-
-    def holds(self, value: float) -> bool:
-        return value >= self.target if self.least else value <= self.target
 
 
 def every() -> Iterator[Cell]:

@@ -1,10 +1,13 @@
 """Real outputs replayed with n-gram drafting: their own tau, which is never compared with a paper's.
 
-    tokens     bytes, or words with the preceding spaces                                                  (1)
+    tokens     bytes, words with the preceding spaces, or pieces                                          (1)
     a step     the drafts of PNG(K, M) on the text so far; the longest prefix that matches the output is
                accepted, and one more token is emitted                                           (2)
     tau        tokens emitted over steps                                                                  (3)
     speed-up   tau times a plain step over a step with drafting, both as measured at a model's dims       (4)
+
+A piece is what the tokenizers of GPT-2 and GPT-NeoX split a text into before they merge bytes: a word with the space before
+it, a number, punctuation, spaces. No token is longer than a piece, and most pieces of a large vocabulary are one token.
 
 A folder holds texts (`*.txt`: the first PROMPT tokens are the prompt), or lines of JSON with `prompt` and `output`
 (`*.jsonl`). There is no fallback table: a root that has not occurred before is decoded plainly.
@@ -25,7 +28,8 @@ from .measured import At, Missing, Results
 PROMPT, MOST = 64, 1024
 """Default number of prompt tokens; most emitted tokens."""
 WORD = re.compile(r"\s*\S+|\s+$")
-KINDS = ("byte", "word")
+PIECE = re.compile(r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
+KINDS = ("byte", "word", "piece")
 
 
 class TraceError(ValueError):
@@ -61,13 +65,14 @@ def read(folder: Path, kind: str) -> list[Trace]:
     """
     if kind not in KINDS:
         raise TraceError(f"tokens is {kind!r}; it must be one of {', '.join(KINDS)}")
-    found = [trace for file in sorted(folder.glob("*")) for trace in _of(file, kind)]
+    found = [trace for file in sorted(folder.glob("*")) for trace in of_file(file, kind)]
     if not found:
         raise TraceError(f"{folder} has no *.txt and no *.jsonl with an output; give a folder of real outputs")
     return found
 
 
-def _of(file: Path, kind: str) -> Iterator[Trace]:
+def of_file(file: Path, kind: str) -> Iterator[Trace]:
+    """The traces of one file. Raises: TraceError."""
     known: dict[str, int] = {}
     if file.suffix == ".txt":
         tokens = tokens_of(file.read_text(), kind, known)
@@ -85,10 +90,11 @@ def _of(file: Path, kind: str) -> Iterator[Trace]:
 
 
 def tokens_of(text: str, kind: str, known: dict[str, int]) -> tuple[int, ...]:
-    """(1). Words are numbered in order of appearance, in `known`."""
+    """(1). Words and pieces are numbered in order of appearance, in `known`."""
     if kind == "byte":
         return tuple(text.encode())
-    return tuple(known.setdefault(word, len(known)) for word in WORD.findall(text))
+    rule = WORD if kind == "word" else PIECE
+    return tuple(known.setdefault(part, len(known)) for part in rule.findall(text))
 
 
 def replay(trace: Trace, tokens: int, drafts: int) -> Replayed:

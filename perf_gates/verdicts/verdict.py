@@ -1,11 +1,11 @@
 """The verdict of a gate on a run: pass, near, known miss, to tighten, FAIL or unknown, and why. Unknown never counts as
 passed.
 
-    value = times tau min(over) / min(under), the baseline as `ratchet.baselines` holds it   (1)
-    unknown       a measurement is missing, has no limit, is impossible, or was made on another GPU, with other versions or
-                  kernels, of a peer of another version than the limit's, with noise above the limit or a clock below it, or
-                  against a baseline that is slower than its bytes or the best peer's kernel of its kind in the same run
-                  allow                                                                        (2)
+    value         as `value.Values` computes it                                                (1)
+    unknown       a measurement is missing, of other code (`digest.record`), has no limit, is impossible, or was made on
+                  another GPU, with other versions, of a peer of another version than the limit's, with a clock below the
+                  limit, or against a baseline that is slower than its bytes or the best peer's kernel of its kind in the
+                  same run allow; or its noise is above the limit, and the verdicts on the two ends of the value differ (2)
     FAIL          a measurement is slower, or takes more memory, than its limit (`ratchet.bars`), or the target is missed and
                   was reached when the limit was written                                       (3)
     to tighten    a measurement is faster than its limit, or a known miss reaches its target, or misses it only because the
@@ -14,25 +14,26 @@ passed.
     near          the target lies within the error of the value, or is missed by no more than runs differ  (6)
     pass          the target is reached, with the error of the value counted against it
 
-The baseline of a figure is its denominator: `under` if the target is an upper limit, `over` if it is a lower one. A slower
+Noise is no excuse where it changes nothing: 0.05 misses a target of 0.83, whether its error is 1 % or 3 %. The baseline of
+a figure is its denominator: `under` if the target is an upper limit, `over` if it is a lower one. A slower
 baseline makes no cell pass (1), and a faster one makes none fail (4).
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import sqrt
+from math import inf, sqrt
 
+from ..digest import record
 from ..ratchet.bars import Bars, Moved, moved, name_of, times
-from ..ratchet.baselines import denominator, held
+from ..ratchet.baselines import held
 from ..ratchet.peers import other_version
 from ..ratchet.possible import impossible
-from ..ratchet.rows import COPY, LEAST, Row, rows, timed
-from ..static.allocated import row_bytes
-from . import served
+from ..ratchet.rows import Row, rows, timed
 from .floors import least_us
 from .gates import Cell, Gates, Table, at
-from .measured import At, Missing, Results, stands
+from .measured import At, Missing, Results, fault
+from .value import Values, sources
 
 
 class Verdict(Enum):
@@ -86,34 +87,48 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judge:
-    """Gates, a run, the same as it counts in baselines, the current hash of the kernels, the limits; and the measurements
-    off their limits, by name."""
+    """Gates, a run, the values of its cells, the current hash of the kernels, the limits; and the measurements off their
+    limits, by name."""
 
     gates: Gates
     results: Results
-    baselines: Results
+    values: Values
     kernels: str
     bars: Bars
     off: dict[str, Moved]
 
     def __call__(self, row: Row) -> Judged:
-        table, cell, gates = row.table, row.cell, self.gates
-        unit, listed = "memory" if table.kind == "memory" else "us", gates.lacking.get(row.name, "")
+        cell, gates = row.cell, self.gates
+        listed = gates.lacking.get(row.name, "") or self.until_measured_again(row)
         try:
-            value = self.value(row, unit)
+            value, ends = self.values(row), self.values.ends(row)
             floor = self.floor(row)
-            why = "; ".join(dict.fromkeys(self.obstacles(cell)))
+            why, noise = list(self.obstacles(row)), list(dict.fromkeys(self.values.noisy(row)))
         except Missing as missing:
-            return Judged(row, Verdict.UNKNOWN, gates.target(table, cell), why=f"not measured: {missing}", listed=listed)
-        target = gates.target(table, cell, floor)
-        found = Judged(row, Verdict.UNKNOWN, target, value, floor, error=self.error(cell, unit), listed=listed)
-        found = replace(found, unstable="; ".join(self.instabilities(cell)) if unit == "us" else "")
-        return replace(found, why=why) if why else self.held(found, unit)  # (2)
+            return Judged(row, Verdict.UNKNOWN, gates.target(row.table, cell), why=f"not measured: {missing}", listed=listed)
+        target = gates.target(row.table, cell, floor)
+        found = Judged(row, Verdict.UNKNOWN, target, value, floor, error=self.error(row), listed=listed)
+        found = replace(found, unstable="; ".join(self.values.differences(row)))
+        tried = [replace(found, value=end, error=0.0) for end in ends] if noise else [found]
+        judged = [self.held(one) for one in tried]
+        if len({one.verdict for one in judged}) > 1:
+            why += noise
+        if why:
+            return replace(found, why="; ".join(dict.fromkeys(why)))  # (2)
+        told = [judged[0].why, *(f"{line}, which does not change the verdict" for line in noise)]
+        return replace(found, verdict=judged[0].verdict, why="; ".join(filter(None, told)))
 
-    def held(self, j: Judged, unit: str) -> Judged:
+    def until_measured_again(self, row: Row) -> str:
+        """Why a cell is unknown because of code that has changed, as it is recorded; empty if it is not recorded."""
+        parts = self.results.parts
+        held = [(p, parts[p.part]["machine"]) for p in sources(row.cell) if p.part in parts]
+        told = (record.listed(p.part, m.get("commit", ""), f"{p.shape}/{p.operation}/{p.batch}") for p, m in held)
+        return "; ".join(dict.fromkeys(filter(None, told)))
+
+    def held(self, j: Judged) -> Judged:
         """(3) to (6) for a cell that can be compared. NaN never passes."""
-        slower = ("slower",) if unit == "us" else ("larger",)
-        faster = ("faster",) if unit == "us" else ("smaller",)
+        slower = ("slower",) if j.row.unit == "us" else ("larger",)
+        faster = ("faster",) if j.row.unit == "us" else ("smaller",)
         off = [self.off[name] for place in sources(j.cell) if (name := name_of(place)) in self.off]
         assert j.value is not None
         sure = 1 + 2 * j.error if j.table.sense == "most" else 1 / (1 + 2 * j.error)
@@ -135,78 +150,36 @@ class Judge:
             return replace(j, verdict=Verdict.NEAR, why=f"within {2 * j.error:.1%} of its target, or closer than runs differ")
         return replace(j, verdict=Verdict.FAIL, why="misses its target, and reached it when its limit was written")
 
-    def value(self, row: Row, unit: str) -> float:
-        """(1). Raises: Missing."""
-        cell, baseline = row.cell, denominator(row.table)
-        over, under = (
-            min(self.time(place, unit, which == baseline) for place in getattr(cell, which)) for which in ("over", "under")
-        )
-        return cell.times * cell.tau * over / under
-
-    def time(self, place: At, unit: str, baseline: bool) -> float:
-        """The time of a side: as a baseline the fastest of all parts that measure it, held to its limit; else the slowest.
-
-        Raises: Missing.
-        """
-        results, limits = self.baselines if baseline else self.results, self.gates.limits
-        if place.part == "memory":
-            return float(row_bytes(place))
-        if place.part == "floor":
-            return results.least_us(timed(place), limits.tflops)
-        if place.part == "traffic":
-            return served.p95(results, place, self.baselines)
-        if place.part.startswith(COPY):
-            return results.copy_us(timed(place))
-        if place.part.startswith(LEAST):
-            return results.copy_us(timed(place)) + results.launch_us(timed(place).part)
-        try:
-            own = float(results.timing(place)[unit])
-        except KeyError:
-            raise Missing(f"no {unit} of {place.operation!r}") from None
-        if unit != "us":
-            return own
-        others = [results.us(other) for other in unstable(self.gates, self.results, place)]
-        return (min if baseline else max)([own, *others])
-
-    def instabilities(self, cell: Cell) -> Iterator[str]:
-        """What several parts of the run measured differently."""
-        for place in sources(cell):
-            for other in unstable(self.gates, self.results, place):
-                both = (f"{self.results.us(at):.1f} us in {at.part}" for at in (place, other))
-                yield f"unstable: {place.operation} of {place.shape} at {place.batch} took {', '.join(both)}"
-
-    def error(self, cell: Cell, unit: str) -> float:
+    def error(self, row: Row) -> float:
         """The relative error of the value, from the noise of its measurements; memory has none."""
-        if unit == "memory":
+        if row.unit == "memory":
             return 0.0
         noises = []
-        for side in (cell.over, cell.under):
+        for side in (row.cell.over, row.cell.under):
             found = [self.results.timings[p] for p in map(timed, side) if p in self.results.timings]
             if found:
                 noises.append(min(found, key=lambda t: t["us"]).get("noise") or 0.0)
         return sqrt(sum(noise**2 for noise in noises))
 
-    def obstacles(self, cell: Cell) -> Iterator[str]:
-        """(2), except missing measurements."""
+    def obstacles(self, row: Row) -> Iterator[str]:
+        """(2), except missing measurements and noise that is known."""
         limits, results = self.gates.limits, self.results
-        for place in sources(cell):
+        for place in sources(row.cell):
             machine, timing = results.parts[place.part]["machine"], results.timing(place)
             yield from other_machine(self.gates, place.part, machine)
             yield from other_version(results, place, self.bars.peers)
-            if not stands(place.part, machine, self.kernels):
-                yield f"{place.part} was made with kernels {machine['kernels']}, which are not the current ones"
+            if other := fault(place.part, machine, self.kernels, f"{place.shape}/{place.operation}/{place.batch}"):
+                yield other
             noise, clock = timing.get("noise"), timing.get("clock_mhz")
-            if noise is None or clock is None:
+            if noise is None or not 0 <= noise < inf or clock is None:
                 yield f"{place.part} holds no noise or no clock of {place.operation}"
                 continue
             highest = max(t.get("clock_mhz") or 0 for t in results.parts[place.part]["timings"])
-            if not noise <= limits.noise:
-                yield f"noise of {place.operation} {noise:.3f}, above {limits.noise}"
             if clock < limits.clock * highest:
                 yield f"clock at {place.operation} {clock} MHz, of {highest}"
             yield from impossible(results, place, limits)
             off = self.off.get(name_of(place))
-            if off and off.how in ("leapt", "new"):
+            if off and off.how in ("leapt", "new", *(("noisy",) if row.unit == "us" else ())):
                 yield str(off)
             yield from slow_baseline(self.gates, results, place)
 
@@ -233,13 +206,8 @@ class Judge:
 def judge(gates: Gates, results: Results, kernels: str, bars: Bars, of: Iterable[Row] | None = None) -> Iterator[Judged]:
     """Every row, or those that are given."""
     off = {m.name: m for m in moved(bars, times(results), gates.limits, gates.slacks)}
-    yield from map(Judge(gates, results, held(results, bars), kernels, bars, off), rows(gates) if of is None else of)
-
-
-def sources(cell: Cell) -> list[At]:
-    """The measurements that a cell uses."""
-    made_of = (served.sources(p) if p.part == "traffic" else [timed(p)] for p in (*cell.over, *cell.under))
-    return list(dict.fromkeys(place for places in made_of for place in places if place.part != "memory"))
+    values = Values(gates.limits, results, held(results, bars))
+    yield from map(Judge(gates, results, values, kernels, bars, off), rows(gates) if of is None else of)
 
 
 def other_machine(gates: Gates, part: str, machine: dict[str, object]) -> Iterator[str]:
@@ -275,19 +243,3 @@ def slow_baseline(gates: Gates, results: Results, place: At) -> Iterator[str]:
 def least_of(gates: Gates, results: Results, place: At) -> float:
     """The least time of an engine's step, or of a launch: its bytes at the run's copy bandwidth. Raises: Missing."""
     return results.least_us(place, gates.limits.tflops) if place.part == "bench" else least_us(results, place)
-
-
-def unstable(gates: Gates, results: Results, place: At) -> list[At]:
-    """The same measurement in other parts of the run, if it differs by more than the noise."""
-    named, found = f"{place.part}/{place.operation}", []
-    for baseline in gates.baselines:
-        alike = (baseline.ours, *(name for name in baseline.serves if name.endswith("/step")))
-        if place.shape in baseline.dims and named in alike:
-            found += [at(f"{name}/{place.batch}", place.shape) for name in alike if name != named]
-    own = results.timing(place)
-    return [other for other in found if other in results.timings and apart(gates, own, results.timing(other))]
-
-
-def apart(gates: Gates, a: dict[str, float], b: dict[str, float]) -> bool:
-    noise = sqrt((a.get("noise") or 0.0) ** 2 + (b.get("noise") or 0.0) ** 2)
-    return not max(a["us"], b["us"]) <= min(a["us"], b["us"]) * (1 + gates.limits.apart + 3 * noise)

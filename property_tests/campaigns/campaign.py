@@ -6,7 +6,6 @@ examples in the database are tried before anything is drawn, on every worker tha
 """
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from hypothesis.database import ExampleDatabase
 from conformance.errors import MalformedAdapter
 from conformance.progress import lines
 from conformance.progress.lines import StoreError
+from conformance.progress.made import remove
 from conformance.run.load import load
 from ssmspec_ref.contract import Adapter, Decoding
 
@@ -28,11 +28,10 @@ from ..drawing.profiles import PROFILES, Profile
 from ..sessions.hunt import hunt, reproducer
 from ..sessions.machine import machine
 from ..sessions.totals import Totals, merged
-from ..store import failures, state
+from ..store import failures, parts, state
 from ..store.failures import Kept
-from .database import DatabaseUnavailable, open_database
+from .database import EXAMPLES, open_database
 
-PARTS = "parts.jsonl"
 TARGETED = 4
 """One in this many batches maximises the utilisation of the bound instead of drawing at random."""
 
@@ -77,7 +76,7 @@ class Campaign:
 
     def done(self) -> list[dict[str, Any]]:
         """The finished batches. Raises: StoreError if their file is damaged."""
-        return [part for part in lines.read(self.folder / PARTS) if part["head"] == self.head]
+        return [part for part in parts.read(self.folder) if part["head"] == self.head]
 
     def numbers(self) -> Iterator[int]:
         """The numbers of the remaining batches (1)."""
@@ -125,15 +124,14 @@ class Campaign:
 
         Raises: StoreError, DatabaseUnavailable.
         """
-        made = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
-        with state.owned(self.folder):
+        with state.owned(self.folder) as made:
             try:
                 database = open_database(self.database, self.folder)
-                lines.read(self.folder / PARTS)
+                parts.read(self.folder)
                 failures.kept(self.folder)
-            except (DatabaseUnavailable, StoreError):
-                for folder in made[-1:]:
-                    shutil.rmtree(folder)
+            except BaseException:  # also where it is interrupted, while a server does not answer
+                if made:
+                    remove([self.folder / state.LOCK], [self.folder / EXAMPLES, *made])
                 raise
             state.begin(self.folder)
             try:
@@ -175,14 +173,23 @@ class Campaign:
         """Stores a batch: first the program of its failure (2), then its line, each synced to the disk before the next."""
         line, kept = played.line, None
         if played.program:
-            try:
-                kept = failures.save(self.folder, played.program)
-            except OSError:
-                print(played.program, file=sys.stderr)  # the program must not be lost if the disk fails
-                raise
+            kept = self.saved(played.program)
             line = {**line, "failure": {**line["failure"], "name": kept.name}}
-        lines.append(self.folder / PARTS, line)
+        try:
+            lines.append(self.folder / parts.FILE, line)
+        except OSError:
+            if kept is not None:
+                print(f"deviates: {kept.message}\nagain: python {kept.path}", file=sys.stderr)
+            raise
         return kept
+
+    def saved(self, program: str) -> Kept:
+        """Saves the program of a failure; prints it if the disk fails, so that it is not lost. Raises: OSError."""
+        try:
+            return failures.save(self.folder, program)
+        except OSError:
+            print(program, file=sys.stderr)
+            raise
 
 
 def groups(adapter: Adapter) -> list[tuple[Decoding, ...]]:
@@ -194,24 +201,33 @@ def groups(adapter: Adapter) -> list[tuple[Decoding, ...]]:
 
 
 def read(folders: list[Path]) -> dict[str, Any]:
-    """The batches of several workers as one report, with the failures of batches that did not finish, and the folders
-    whose last run did not.
+    """The batches of several workers as one report, with the failures of batches that did not finish. `unfinished` are the
+    folders whose last run did not finish; `unread` says which files cannot be read.
 
-    Raises: StoreError for a damaged or newer store, a folder with neither a batch nor a failure, and a batch in two folders.
+    Raises: StoreError if no folder can be read, if none has a batch or a failure, and for a batch in two folders.
     """
-    parts: list[dict[str, Any]] = []
+    done: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
+    unfinished: list[str] = []
+    wrong: list[StoreError] = []
     for folder in folders:
-        here, kept = lines.read(folder / PARTS), failures.kept(folder)
-        if not here and not kept:
-            raise StoreError(f"{folder} has no finished batch of a campaign; run `ssmspec fuzz --folder {folder}` first")
-        parts += here
+        here, kept = list[dict[str, Any]](), list[Kept]()
+        try:
+            kept, ended = failures.kept(folder), state.finished(folder)
+            here = parts.read(folder)
+            unfinished += [] if ended and here else [str(folder)]
+        except StoreError as error:
+            wrong.append(error)
+        done += here
         told = [part["failure"] for part in here if part["failure"]]
         known = {said.get("name", said["message"]) for said in told}
         more = [one for one in kept if one.name not in known and one.message not in known]
         found += [*told, *({"message": one.message, "at": None, "name": one.name} for one in more)]
-    names = [json.dumps([part["head"], part["number"]]) for part in parts]
+    if len(wrong) == len(folders):
+        raise wrong[0]
+    if not done and not found:
+        raise StoreError(f"{folders[0]} has no finished batch of a campaign; run `ssmspec fuzz --folder {folders[0]}` first")
+    names = [json.dumps([part["head"], part["number"]]) for part in done]
     if len(set(names)) != len(names):
         raise StoreError("the same batch is in two folders; name each worker's folder once")
-    unfinished = [str(folder) for folder in folders if not state.finished(folder)]
-    return {**merged(parts), "failures": found, "unfinished": unfinished}
+    return {**merged(done), "failures": found, "unfinished": unfinished, "unread": [str(error) for error in wrong]}

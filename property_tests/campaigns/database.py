@@ -14,6 +14,8 @@ from ssmspec_ref.options.extras import installing
 from ..store.synced import Synced
 
 REDIS = ("redis://", "rediss://", "unix://")
+EXAMPLES = "examples"
+"""The folder of failing examples in the folder of a campaign."""
 PROBE = b"ssmspec probe"
 ANSWER = 5.0
 """Most seconds that a Redis server may take to answer."""
@@ -54,12 +56,10 @@ def open_database(place: str | None, folder: Path) -> Failures:
 
     Raises: DatabaseUnavailable, before any example is drawn.
     """
-    own = folder / "examples"
+    shared = None if place is None else redis(place) if place.startswith(REDIS) else directory(place)
+    own = folder / EXAMPLES
     here = probed(DirectoryBasedExampleDatabase(own), str(own))
-    if place is None:
-        return Failures(here)
-    shared = redis(place) if place.startswith(REDIS) else directory(place)
-    return Failures(Synced(here, shared, folder / "unsent.jsonl", place))
+    return Failures(here if place is None or shared is None else Synced(here, shared, folder / "unsent.jsonl", place))
 
 
 def directory(place: str) -> ExampleDatabase:

@@ -16,7 +16,6 @@ from conformance.errors import RunBroken
 from conformance.interpreter.device import placed
 from conformance.on_ray.crew import Broke, Crew, Lost
 
-from ..store import failures
 from ..store.failures import Kept
 from .campaign import Campaign, Played
 from .database import Failures
@@ -69,9 +68,11 @@ class Running:
             if isinstance(said, Lost | Broke):
                 raise RunBroken(f"no worker finished batch {number}: {said.why}")
             played, found = said
-            if played.program:
-                failures.save(self.campaign.folder, played.program)  # its turn may never come
-            self.learn(self.begun.pop(number), found)
+            try:
+                self.learn(self.begun.pop(number), found)
+            finally:
+                if played.program:
+                    self.campaign.saved(played.program)  # its turn may never come
             self.held[number] = played
             while self.order and self.order[0] in self.held:
                 kept = self.campaign.keep(self.held.pop(self.order.pop(0)))

@@ -23,7 +23,8 @@ from conformance.report.stream import Result
 from conformance.run.known import read_known
 from conformance.run.open_adapters import Opening
 from conformance.run.plan import Job, Selection, plan
-from conformance.run.runner import BROKE, Alone, Setting, record
+from conformance.run.results import BROKE, Setting, record
+from conformance.run.runner import Alone
 from conformance.suite.specification import Specification
 from ssmspec_ref.contract import Limits
 from ssmspec_ref.errors import SpecError

@@ -77,6 +77,8 @@ def show_used(console: Console, report: dict[str, Any]) -> None:
     console.print(ended(report))
     for folder in report.get("unfinished", []):
         console.print(f"[red]unfinished[/red]: {escape(folder)}; run its campaign again to continue it", soft_wrap=True)
+    for wrong in report.get("unread", []):
+        console.print(f"[red]not read[/red]: {escape(wrong)}", soft_wrap=True)
 
 
 def ended(report: dict[str, Any]) -> str:
@@ -105,4 +107,5 @@ def markdown(report: dict[str, Any]) -> str:
         lines += ["", "| file of the oracle | branches |", "|---|---:|"]
         lines += [f"| {name} | {share} |" for name, share in report["branches"].items()]
     lines += [f"\nUnfinished: {folder}" for folder in report.get("unfinished", [])]
+    lines += [f"\nNot read: {wrong}" for wrong in report.get("unread", [])]
     return "\n".join(lines) + "\n"

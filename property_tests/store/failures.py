@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.progress.files import write
-from conformance.progress.lines import SCHEMA, StoreError
+from conformance.progress.lines import SCHEMA, StoreError, content
+from ssmspec_ref.options.words import shown
 
 FOLDER = "failures"
 HEAD = "# ssmspec failure, schema "
@@ -33,18 +34,18 @@ def save(folder: Path, program: str) -> Kept:
     text = f"{HEAD}{SCHEMA}\n{program}"
     path = folder / FOLDER / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
+    if path.is_symlink() or not path.is_file():
         write(path, text)
     return Kept(path, message(text))
 
 
 def kept(folder: Path) -> list[Kept]:
-    """The failures of a folder, by name. Raises: StoreError for one that a newer version wrote; OSError."""
+    """The failures of a folder, by name. Raises: StoreError for one that a newer version wrote, or that cannot be read."""
     return [read(path) for path in sorted((folder / FOLDER).glob("*.py"))]
 
 
 def read(path: Path) -> Kept:
-    text = path.read_text(encoding="utf-8")
+    text = content(path).decode(errors="backslashreplace")
     head = re.match(re.escape(HEAD) + r"(\d+)\n", text)
     version = int(head[1]) if head else 1
     if version not in range(1, SCHEMA + 1):
@@ -53,11 +54,11 @@ def read(path: Path) -> Kept:
 
 
 def message(text: str) -> str:
-    """The error, from the comment lines at the top."""
+    """The error, from the comment lines at the top; what a terminal would obey is escaped."""
     lines = text.removeprefix(text.split("\n", 1)[0] + "\n" if text.startswith(HEAD) else "").splitlines()
     said = []
     for line in lines:
         if not line.startswith("#"):
             break
-        said.append(line.removeprefix("#").removeprefix(" "))
+        said.append(shown(line.removeprefix("#").removeprefix(" ")))
     return "\n".join(said)

@@ -11,12 +11,20 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hypothesis.database import ExampleDatabase
+from pydantic import BaseModel, Field
 
 from conformance.progress import lines
 from conformance.progress.files import write
 
 AGAIN = 10.0
 """Seconds after which a database that did not answer is tried again."""
+
+
+class Unsent(BaseModel):
+    """A line of the examples that are not yet sent."""
+
+    key: str = Field(pattern="^([0-9a-f]{2})*$")
+    value: str = Field(pattern="^([0-9a-f]{2})*$")
 
 
 class Synced(ExampleDatabase):
@@ -34,14 +42,15 @@ class Synced(ExampleDatabase):
         self.here, self.shared, self.unsent, self.named, self.clock = here, shared, unsent, named, clock
         self.gone: float | None = None
         """The time since which the shared database does not answer."""
-        self.waiting = [(bytes.fromhex(line["key"]), bytes.fromhex(line["value"])) for line in lines.read(unsent)]
+        self.waiting = [(bytes.fromhex(line["key"]), bytes.fromhex(line["value"])) for line in lines.read(unsent, Unsent)]
 
     def save(self, key: bytes, value: bytes) -> None:
         """(1)"""
         self.here.save(key, value)
         if not self.sent([*self.waiting, (key, value)]):
             self.waiting.append((key, value))
-            lines.append(self.unsent, {"schema": lines.SCHEMA, "key": key.hex(), "value": value.hex()})
+            line = {"schema": lines.SCHEMA, "key": key.hex(), "value": value.hex()}
+            self.noted(lambda: lines.append(self.unsent, line))
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
         """(2)"""
@@ -86,10 +95,18 @@ class Synced(ExampleDatabase):
     def note(self) -> None:
         """Notes what waits."""
         if not self.waiting:
-            self.unsent.unlink(missing_ok=True)
+            self.noted(lambda: self.unsent.unlink(missing_ok=True))
             return
         noted = [{"schema": lines.SCHEMA, "key": key.hex(), "value": value.hex()} for key, value in self.waiting]
-        write(self.unsent, "".join(lines.text(line) for line in noted))
+        self.noted(lambda: write(self.unsent, "".join(lines.text(line) for line in noted)))
+
+    def noted(self, write: Callable[[], None]) -> None:
+        """Writes to the folder. If the disk fails, this process still sends what waits: an error here would hide the failure
+        that was found."""
+        try:
+            write()
+        except OSError as error:
+            print(f"{self.unsent} cannot be written ({error.strerror}); it is tried again later", file=sys.stderr)
 
     def tried(self, ask: Callable[[], None]) -> bool:
         """Whether the shared database answered; one that did not is tried again only after `AGAIN` seconds."""

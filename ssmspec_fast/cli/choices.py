@@ -1,7 +1,7 @@
 """The parts of an engine by their names on the command line."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..draft import Drafter
 from ..draft.bandit import BanditDrafter
 from ..draft.beam import BeamDrafter
 from ..draft.bigrams import bigram_table
+from ..draft.chooser import chosen as chosen_among
 from ..draft.model import ModelDrafter
 from ..draft.ngram import NGram, PromptLookup
 from ..draft.nothing import Nothing
@@ -72,7 +73,8 @@ class Drafting:
 
     `tree` is "a" (tree A), children by level as "3,2,1", several of these for a bandit as "a/3,2,1", or beams and steps as
     "2x4"; for n-grams the chains that are merged. `samples` says that drafts are drawn from the drafter's distribution, for
-    an acceptance rule that needs it. `texts` are the drafter's and the target's tokenizers if they differ.
+    an acceptance rule that needs it. `texts` are the drafter's and the target's tokenizers if they differ. `choose` makes the
+    engine choose how much is drafted, up to this.
     """
 
     drafts: int = 4
@@ -84,6 +86,7 @@ class Drafting:
     slots: int = 8
     cache: int = 2048
     texts: tuple[Bare, Bare] | None = None
+    choose: bool = False
 
     @property
     def room(self) -> dict[str, Any]:
@@ -100,6 +103,13 @@ def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, 
 
     Raises: ParameterError, Unsupported, and the errors of the drafter.
     """
+    if drafting.choose:
+        found: Drafter = drafter(given, target, draft, replace(drafting, choose=False), operations)
+        if isinstance(found, Nothing):
+            raise ParameterError(
+                "choose was given, but no drafter, so there is nothing to choose from; give one, or omit choose"
+            )
+        return chosen_among(found)
     if isinstance(given, dict):
         return Several({name: drafter(one, target, draft, drafting, operations) for name, one in given.items()})
     shaped = [
@@ -109,7 +119,7 @@ def drafter(given: Any, target: Model, draft: Model | None, drafting: Drafting, 
         which = "no drafter was given" if given is None else f"the drafter {given} has a fixed shape"
         raise ParameterError(f"{', '.join(shaped)} has no use: {which}; omit it, or give ngram or a checkpoint's folder")
     if given is None:
-        found: Drafter = Nothing()
+        found = Nothing()
     elif given == "lookup":
         found = PromptLookup(drafting.drafts)
     elif given in ("ngram", "ngram+bigram"):

@@ -19,6 +19,7 @@ from ssmspec_ref.options.words import nearest
 from .options import (
     AcceptOption,
     CheckpointOption,
+    ChooseOption,
     DeviceOption,
     DrafterOption,
     DraftsOption,
@@ -43,7 +44,7 @@ WITHOUT_A_MODEL = ("ngram", "ngram+bigram", "lookup")
 """Drafters that are no checkpoint."""
 NOT_OF_THE_DEMO = (
     "--acceptance", "--stop", "--temperature", "--top-k", "--top-p", "--repetition", "--presence", "--frequency",
-    "--min-tokens", "--seed", "--slots", "--json", "--out", "--compare", "--accept-field",
+    "--min-tokens", "--seed", "--slots", "--json", "--out", "--compare", "--accept-field", "--choose",
 )  # fmt: skip
 SMALL = 64 * 10**6
 """Bytes of weights below which one thread is used."""
@@ -70,6 +71,7 @@ def generate(
         ),
     ] = None,
     drafts: DraftsOption = 4,
+    choose: ChooseOption = False,
     rows: RowsOption = 1,
     tree: TreeOption = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt. Repeat the option for several.")] = None,
@@ -105,7 +107,7 @@ def generate(
 ) -> None:
     """Complete prompts. Texts go to standard output, everything else to standard error."""
     console, progress = _console(False), _console(True)
-    given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "rows": rows, "tree": tree}
+    given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "choose": choose, "rows": rows, "tree": tree}
     given |= {"device": device, "dtype": dtype, "limit": memory, "accept": accept_field or []}
     defaults = {"mode": "fast", "dtype": "float32", "method": "snapshots"} if demo else {"mode": "bitwise"}
     if tree is not None:
@@ -167,7 +169,7 @@ def _check_use(typed: Typed, demo: bool, drafter: str | None, tree: str | None, 
         )
         return
     if drafter is None:
-        typed.unused(["--drafts", "--rows"], "no drafter was given", "give --drafter")
+        typed.unused(["--drafts", "--choose", "--rows"], "no drafter was given", "give --drafter")
     if drafter is None and temperature == 0:
         typed.unused(["--acceptance"], "no drafter was given, and nothing is sampled", "give --drafter")
     if tree is not None:

@@ -17,6 +17,12 @@ MethodOption: TypeAlias = Annotated[
     str | None, typer.Option(help="How drafts are verified and rejected ones undone; see docs/generate.md.")
 ]
 DraftsOption: TypeAlias = Annotated[int, typer.Option(min=1, help="Draft tokens per step.")]
+ChooseOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--choose", help="Draft only what is faster, by measured steps and acceptance: --drafts at most, or nothing."
+    ),
+]
 RowsOption: TypeAlias = Annotated[int, typer.Option(min=1, help="Draft chains per prompt (ngram only).")]
 TreeOption: TypeAlias = Annotated[
     str | None, typer.Option(help="Draft a tree: a, children per level (3,2,1) or beams (2x4).")

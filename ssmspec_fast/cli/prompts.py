@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 NEEDED = 'give {"prompt": "text"}, {"prompt": [1, 2, 3]} with token ids, or plain text'
 
+LIMIT = 1 << 28
+"""Bytes of a file of prompts."""
+
 
 def prompts_of(given: list[str], file: Path | None) -> list["Prompt"]:
     """The prompts of the options and of a file. Raises: ParameterError for a file that cannot be read, or a line of JSON
@@ -20,7 +23,11 @@ def prompts_of(given: list[str], file: Path | None) -> list["Prompt"]:
     if file is None:
         return list(given)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        with file.open("rb") as stream:
+            raw = stream.read(LIMIT + 1)
+        if len(raw) > LIMIT:
+            raise ParameterError(f"{file} has more than {LIMIT:,} bytes; give fewer prompts at once")
+        lines = raw.decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"{file} cannot be read as prompts: {error}") from error
     return [*given, *(_prompt(line, file, n) for n, line in enumerate(lines, 1) if line)]

@@ -14,7 +14,7 @@ from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import one_of
 
 from .generate import WITHOUT_A_MODEL, shipped, write_whole
-from .options import CheckpointOption, DeviceOption, DraftsOption, MethodOption
+from .options import CheckpointOption, ChooseOption, DeviceOption, DraftsOption, MethodOption
 from .refusal import refused
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def traffic(
     ] = None,
     method: MethodOption = None,
     drafts: DraftsOption = 4,
+    choose: ChooseOption = False,
     rate: Annotated[float, typer.Option(help="Mean requests per second.")] = 4.0,
     requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 64,
     policy: Annotated[str, typer.Option(help="continuous batching, or clearing: serve the queue in batches.")] = "continuous",
@@ -62,7 +63,7 @@ def traffic(
         files.writable("--out", out)
         _check_use(Typed(context), tiny, drafter, policy, (capacity, slots))
         checkpoint, drafter = shipped(checkpoint), str(shipped(Path(drafter), WITHOUT_A_MODEL)) if drafter else None
-        engine = _engine(checkpoint, tiny, drafter, method, drafts, slots, length + tokens, device)
+        engine = _engine(checkpoint, tiny, drafter, method, drafts, choose, slots, length + tokens, device)
         typer.echo(f"{requests} requests at {rate:g} a second take {requests / rate:.0f} s or more", err=True)
         found = _replay(engine, _policy(policy, capacity, wait), rate, requests, tokens, length, seed)
     except (SpecError, ModuleNotFoundError) as error:
@@ -83,10 +84,10 @@ def traffic(
 def _check_use(typed: Typed, tiny: bool, drafter: str | None, policy: str, room: tuple[int, int]) -> None:
     """Raises: OptionError for options that would be ignored."""
     if tiny:
-        given = ("--checkpoint", "--drafter", "--method", "--drafts", "--device")
+        given = ("--checkpoint", "--drafter", "--method", "--drafts", "--choose", "--device")
         typed.unused(given, "--tiny decodes plainly on the CPU, with a model of its own", "omit --tiny")
     if drafter is None:
-        typed.unused(["--drafts"], "no drafter was given", "give --drafter")
+        typed.unused(["--drafts", "--choose"], "no drafter was given", "give --drafter")
     if policy != "clearing":
         typed.unused(["--capacity", "--wait"], f"--policy is {policy}", "give --policy clearing")
     elif room[0] > room[1]:
@@ -105,6 +106,7 @@ def _engine(
     drafter: str | None,
     method: str | None,
     drafts: int,
+    choose: bool,
     slots: int,
     cache: int,
     device: str,
@@ -122,7 +124,14 @@ def _engine(
     from ..engine.graphs import CUDARecorder
     from ..models.build import Parts
 
-    options: dict[str, Any] = {"mode": "fast", "device": device, "drafts": drafts, "slots": slots, "cache": cache}
+    options: dict[str, Any] = {
+        "mode": "fast",
+        "device": device,
+        "drafts": drafts,
+        "choose": choose,
+        "slots": slots,
+        "cache": cache,
+    }
     found: Engine = Parts(checkpoint, drafter, method, **options).load().engine
     if device.startswith("cuda"):
         found.recorder = CUDARecorder()

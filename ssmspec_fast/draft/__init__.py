@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
+from ..engine.prefill import Piece
 from ..engine.requests import Settings
+from ..engine.rounds import Outcome
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict
 
@@ -27,7 +29,8 @@ class Drafter(ABC):
     drafts     rows of a sequence
     trees      whether windows are trees
     on_device  whether it proposes by launches of fixed shapes only, so that they can be recorded (`graphs`)
-    follows    whether it keeps a state that follows the accepted tokens, and so must see every window
+    follows    whether it keeps a state that follows the accepted tokens
+    reads      for such a state, how many unread tokens `propose` and `catch_up` read at most; None: any number
     names      the drafters that a request may name, if there are several (`several.Several`)
     """
 
@@ -37,7 +40,13 @@ class Drafter(ABC):
     trees = False
     on_device = False
     follows = False
+    reads: tuple[int, int] | None = None
     names: tuple[str, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """The most drafts along a path of its windows."""
+        return self.nodes - 1
 
     @property
     def held(self) -> int:
@@ -62,6 +71,12 @@ class Drafter(ABC):
     def start(self, sequences: Sequences, slots: Tensor) -> None:  # noqa: B027
         """Called when sequences begin in these slots; their prompts are in `sequences`."""
 
+    def read_ahead(self, sequences: Sequences, pieces: Sequence[Piece]) -> None:  # noqa: B027
+        """Called with pieces of prompts that are being read, before `start` is called for their slots."""
+
+    def catch_up(self, sequences: Sequences, slots: Tensor) -> None:  # noqa: B027
+        """Reads the tokens of windows that it did not propose, before it proposes again; only if `reads` says how many."""
+
     @abstractmethod
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         """A window for each slot, root first; negative slots are padding."""
@@ -76,10 +91,14 @@ class Drafter(ABC):
         """The number of the next window's shape, for `rows` rows; None if there is only one shape."""
         return None
 
+    def silent(self, shape: int | None) -> bool:
+        """Whether windows of a shape are roots alone, which a method may leave to plain decoding (`Window.settled`)."""
+        return False
+
     def every_shape(self) -> Iterable[int | None]:
         """Chooses and yields each shape in turn, for recording before any request; empty if shapes are recorded on first
         use."""
         return (None,)
 
-    def read_round(self, shape: int | None, advanced: Sequence[int]) -> None:  # noqa: B027
-        """Called one step late with the number of tokens that each window of a step emitted."""
+    def read_round(self, outcome: Outcome) -> None:  # noqa: B027
+        """Called one step late with the outcome of a step."""

@@ -19,7 +19,7 @@ from ..models.model import Model
 from ..operations import Operations
 from ..operations.torch_ops import TorchOperations
 from .model import ModelDrafter
-from .rows import Rows
+from .rows import CATCH_UP, Rows
 from .shapes import check_nodes
 
 
@@ -54,7 +54,11 @@ class BeamDrafter(ModelDrafter):
             model, TorchOperations() if operations is None else operations, slots=slots, width=beams, cache=cache,
             window=1 + steps, memory=memory,
         )  # fmt: skip
-        self.decoder = self.rows.decoder
+        self.decoder, self.reads = self.rows.decoder, (self.rows.window, CATCH_UP)
+
+    @property
+    def depth(self) -> int:
+        return self.steps
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         b, n, v = len(slots), self.beams, self.model.config.vocabulary
@@ -67,7 +71,7 @@ class BeamDrafter(ModelDrafter):
         rows, level = self.rows.beside(slots, n), torch.zeros((b, 1), dtype=torch.int64, device=slots.device)
         score, logits = (
             torch.zeros((b, 1), dtype=torch.float64, device=slots.device),
-            self.rows.catch_up(sequences, slots)[:, None],
+            self.rows.follow(sequences, slots)[:, None],
         )
         sampling = rules_of(sequences, slots, self.sampling)
         for step in range(self.steps):

@@ -25,6 +25,7 @@ from ssmspec_ref.errors import ParameterError
 from ..accept.multi_step import pick
 from ..accept.noise import DRAW, check_seed, uniforms
 from ..accept.processors import ORDERED, Past, Sampling, needs_of, past, penalised, process, rules_of
+from ..engine.prefill import Piece
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Window
 from ..errors import TokenizerMismatch
@@ -33,7 +34,7 @@ from ..operations import Operations
 from ..operations.slots import index
 from ..operations.torch_ops import TorchOperations
 from . import Drafter
-from .rows import Rows
+from .rows import CATCH_UP, Rows
 from .shapes import Level, Shape, branches
 
 MANY = 4096
@@ -159,12 +160,19 @@ class ModelDrafter(Drafter):
             width=max(s.width for s in self.shapes), cache=cache, window=1 + max(max(s.depths) for s in self.shapes),
             memory=memory,
         )  # fmt: skip
-        self.decoder = self.rows.decoder
+        self.decoder, self.reads = self.rows.decoder, (self.rows.window, CATCH_UP)
         self.constants = {shape: constants(shape, model.device) for shape in self.shapes}
 
     @property
     def held(self) -> int:
         return self.decoder.pools.bytes
+
+    @property
+    def depth(self) -> int:
+        return max(max(shape.depths) for shape in self.shapes)
+
+    def catch_up(self, sequences: Sequences, slots: Tensor) -> None:
+        self.rows.follow(sequences, slots, CATCH_UP)
 
     def check(self, model: Model) -> None:
         """Raises: TokenizerMismatch for a target with another number of tokens."""
@@ -176,6 +184,12 @@ class ModelDrafter(Drafter):
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:
         self.rows.start(sequences, slots)
+
+    def read_ahead(self, sequences: Sequences, pieces: Sequence[Piece]) -> None:
+        self.rows.read_ahead(sequences, pieces)
+
+    def release(self, slots: Tensor) -> None:
+        self.rows.ahead -= set(slots.tolist())
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         shape, b = self.shape, len(slots)
@@ -205,7 +219,7 @@ class ModelDrafter(Drafter):
     def forward(self, level: LevelTensors, tokens: Tensor, sequences: Sequences, slots: Tensor, beside: Tensor) -> Tensor:
         """The logits after the nodes of a level (b, w, i); `beside` are the scratch rows of each slot."""
         if level.depth == 0:
-            return self.rows.catch_up(sequences, slots)[:, None]  # (1)
+            return self.rows.follow(sequences, slots)[:, None]  # (1)
         rows = beside[:, : len(level.nodes)]
         if level.depth == 1:
             self.rows.copy(slots[:, None].expand_as(rows), rows)

@@ -45,6 +45,10 @@ class NGram(Drafter):
         self.nodes = 1 + tokens * (drafts if trees else 1)
         check_nodes(1 + tokens * drafts)
 
+    @property
+    def depth(self) -> int:
+        return self.tokens
+
     def check(self, model: Model) -> None:
         """Raises: ShapeMismatch for a table of another vocabulary, ParameterError for a vocabulary too large for a key."""
         if model.config.vocabulary > 2**BITS - 1:

@@ -9,6 +9,7 @@ So the state follows the accepted path for any drafts, and needs no verdict: the
 Source: STree's code, which keeps a verified draft state; Mamba Drafters, section 3.1, for (2).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from ssmspec_ref.errors import LengthError, ParameterError
 
 from ..engine.decoder import Decoder
+from ..engine.prefill import Piece
 from ..engine.sequences import Sequences
 from ..engine.state import Cache, Pools, new_pools
 from ..engine.window import Feed, Window, plain_feed
@@ -25,7 +27,10 @@ from ..methods.plain import Plain
 from ..methods.windows import at, recurrence
 from ..models.model import Model, head
 from ..operations import Operations
-from ..operations.slots import index, move, stand_in
+from ..operations.slots import index, move, sent, stand_in
+
+CATCH_UP = 32
+"""Tokens that a state reads at once after windows that were not drafted."""
 
 
 class Live(Plain):
@@ -64,11 +69,30 @@ class Rows:
         self.model, self.operations = model, operations
         self.slots, self.width, self.window, self.cache = slots, width, window, cache
         self.decoder = Decoder(
-            model, Live(), operations, slots=slots * (1 + width), cache=cache + window, window=window, memory=memory
-        )
+            model, Live(), operations, slots=slots * (1 + width), cache=cache + max(window, CATCH_UP), window=window,
+            memory=memory,
+        )  # fmt: skip
+        self.ahead = set[int]()
+        """Slots whose prompts are read, or are being read, before `start`."""
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:
-        """Reads prompts into their slots. Raises: ParameterError, LengthError, before any work."""
+        """Reads prompts into their slots, if they were not read ahead. Raises: ParameterError, LengthError, before any
+        work."""
+        self.check(sequences, slots)
+        mine = [slot for slot in slots.tolist() if slot not in self.ahead]
+        self.ahead -= set(slots.tolist())
+        rows = zip(sequences.tokens[mine].tolist(), sequences.length[mine].tolist(), strict=True)
+        self.decoder.prefill([tokens[:n] for tokens, n in rows], mine)
+
+    def read_ahead(self, sequences: Sequences, pieces: Sequence[Piece]) -> None:
+        """Raises: ParameterError, LengthError, before any work."""
+        slots = [piece.slot for piece in pieces]
+        self.check(sequences, sent(slots, self.model.device))
+        self.ahead |= set(slots)
+        self.decoder.read_pieces(pieces)
+
+    def check(self, sequences: Sequences, slots: Tensor) -> None:
+        """Raises: ParameterError, LengthError."""
         count, longest = sequences.tokens.shape
         if count > self.slots:
             raise ParameterError(f"the engine has {count} slots, but the drafter {self.slots}; build it with slots={count}")
@@ -77,15 +101,13 @@ class Rows:
             raise LengthError(
                 f"a sequence may reach {needed} tokens, but the drafter holds {self.cache}; build it with cache={longest}"
             )
-        rows = zip(sequences.tokens[slots].tolist(), sequences.length[slots].tolist(), strict=True)
-        self.decoder.prefill([tokens[:n] for tokens, n in rows], slots.tolist())
 
-    def catch_up(self, sequences: Sequences, slots: Tensor) -> Tensor:
-        """Updates the states (1): the logits after each root (b, i)."""
-        pools, owner = self.decoder.pools, index(slots)
+    def follow(self, sequences: Sequences, slots: Tensor, most: int | None = None) -> Tensor:
+        """Updates the states (1) by at most `most` tokens (None: those of a window): the logits after each root (b, i)."""
+        pools, owner, most = self.decoder.pools, index(slots), self.window if most is None else most
         held = at(pools.length, slots)
-        count = (sequences.length[owner] - held).clamp(1, self.window)
-        places = held[:, None] + torch.arange(self.window, device=slots.device)
+        count = (sequences.length[owner] - held).clamp(1, most)
+        places = held[:, None] + torch.arange(most, device=slots.device)
         tokens = sequences.tokens[owner[:, None], places.clamp_max(sequences.tokens.shape[1] - 1)]
         return self.run(tokens, slots, count)
 

@@ -7,7 +7,7 @@ By (2) the state of a drafter follows its own requests only: it reads a prompt w
 request that names another. Windows keep one shape, so that steps can be recorded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..engine.decoder import Decoder
+from ..engine.prefill import Piece
 from ..engine.requests import Settings
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Window
@@ -44,6 +45,7 @@ class Several(Drafter):
         self.nodes = max(one.nodes for one in named.values())
         self.on_device = all(one.on_device for one in named.values())
         self.follows = any(one.follows for one in named.values())
+        self.reads = min((one.reads for one in named.values() if one.reads is not None), default=None)
         for one in named.values():
             if hasattr(one, "decoder"):
                 self.decoder = one.decoder
@@ -74,6 +76,12 @@ class Several(Drafter):
             if mine:
                 one.start(sequences, torch.tensor(mine, device=slots.device))
 
+    def read_ahead(self, sequences: Sequences, pieces: Sequence[Piece]) -> None:
+        for number, one in enumerate(self.named.values()):
+            mine = [piece for piece in pieces if int(sequences.drafter[piece.slot]) == number]
+            if mine:
+                one.read_ahead(sequences, mine)
+
     def own(self, number: int, sequences: Sequences, slots: Tensor) -> Tensor:
         """The rows of a drafter; -1 in place of the others (2)."""
         return torch.where(sequences.drafter[index(slots)] == number, slots, -1)
@@ -81,6 +89,10 @@ class Several(Drafter):
     def most(self, sequences: Sequences, slots: Tensor) -> Tensor:
         """The most drafts of each row (b)."""
         return sequences.drafts[index(slots)]
+
+    def catch_up(self, sequences: Sequences, slots: Tensor) -> None:
+        for number, one in enumerate(self.named.values()):
+            one.catch_up(sequences, self.own(number, sequences, slots))
 
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         tokens = torch.zeros((len(slots), self.nodes), dtype=torch.int64, device=slots.device)

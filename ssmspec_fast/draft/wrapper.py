@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from ..engine.decoder import Decoder
+from ..engine.prefill import Piece
 from ..engine.requests import Settings
+from ..engine.rounds import Outcome
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict
 from ..models.model import Model
@@ -18,11 +20,15 @@ class Wrapper(Drafter):
     def __init__(self, inner: Drafter) -> None:
         self.inner = inner
         self.nodes, self.law, self.drafts, self.trees = inner.nodes, inner.law, inner.drafts, inner.trees
-        self.on_device, self.follows, self.names = inner.on_device, inner.follows, inner.names
+        self.on_device, self.follows, self.reads, self.names = inner.on_device, inner.follows, inner.reads, inner.names
 
     @property
     def held(self) -> int:
         return self.inner.held
+
+    @property
+    def depth(self) -> int:
+        return self.inner.depth
 
     def check(self, model: Model) -> None:
         self.inner.check(model)
@@ -36,6 +42,12 @@ class Wrapper(Drafter):
     def start(self, sequences: Sequences, slots: Tensor) -> None:
         self.inner.start(sequences, slots)
 
+    def read_ahead(self, sequences: Sequences, pieces: Sequence[Piece]) -> None:
+        self.inner.read_ahead(sequences, pieces)
+
+    def catch_up(self, sequences: Sequences, slots: Tensor) -> None:
+        self.inner.catch_up(sequences, slots)
+
     def propose(self, sequences: Sequences, slots: Tensor) -> Proposal:
         return self.inner.propose(sequences, slots)
 
@@ -48,8 +60,11 @@ class Wrapper(Drafter):
     def choose_shape(self, rows: int) -> int | None:
         return self.inner.choose_shape(rows)
 
+    def silent(self, shape: int | None) -> bool:
+        return self.inner.silent(shape)
+
     def every_shape(self) -> Iterable[int | None]:
         return self.inner.every_shape()
 
-    def read_round(self, shape: int | None, advanced: Sequence[int]) -> None:
-        self.inner.read_round(shape, advanced)
+    def read_round(self, outcome: Outcome) -> None:
+        self.inner.read_round(outcome)

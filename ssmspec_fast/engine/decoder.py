@@ -11,13 +11,16 @@ from ..layers.attention import Attention
 from ..layers.linear import Product
 from ..layers.rotary import Positions
 from ..methods import Method
+from ..methods.plain import Plain
 from ..models.model import Mixer, Model, head, through
 from ..operations import Operations, Rows
 from .handover import SequenceState, put_in, take_out
-from .prefill import CHUNK, prefill
+from .prefill import CHUNK, Piece, prefill, read
 from .sequences import Sequences
 from .state import Pools, check_memory
 from .window import Feed, Verdict, Window
+
+PLAIN = Plain()
 
 
 class Decoder:
@@ -65,6 +68,11 @@ class Decoder:
         self.judged = None
         prefill(self.model, self.pools, self.method, prompts, slots, self.operations, self.chunk)
 
+    def read_pieces(self, pieces: Sequence[Piece]) -> None:
+        """Reads pieces of prompts, one of each, in one run; the caller has checked that they fit."""
+        self.judged = None
+        read(self.model, self.pools, self.method, pieces, self.operations)
+
     def check_slots(self, slots: Sequence[int]) -> None:
         """Raises: SlotError for a slot outside the pools, or one that is given twice."""
         outside = [slot for slot in slots if not 0 <= slot < self.slots]
@@ -89,7 +97,11 @@ class Decoder:
         """
         if not fits:
             self.check_room(window)
-        return self.method.feed(self.pools, window, sequences, self.operations)
+        return self.taking(window).feed(self.pools, window, sequences, self.operations)
+
+    def taking(self, window: Window) -> Method:
+        """What takes a window: the method, or plain decoding if the window is settled and the method lets it."""
+        return PLAIN if window.settled and self.method.settles else self.method
 
     def check_room(self, window: Window) -> None:
         """Raises: LengthError for a window that does not fit the cache."""
@@ -107,7 +119,8 @@ class Decoder:
 
     def hidden(self, feed: Feed) -> Tensor:
         """The input of the output head after each token of a feed; the lengths do not change."""
-        operations, pools, method, positions = self.operations, self.pools, self.method, Positions(feed.positions)
+        operations, pools, positions = self.operations, self.pools, Positions(feed.positions)
+        method = self.taking(feed.window)
 
         def mixed(layer: int, mixer: Mixer, u: Rows) -> Product:
             if isinstance(mixer, Attention):
@@ -133,7 +146,7 @@ class Decoder:
     def commit(self, feed: Feed, verdict: Verdict) -> None:
         """Enters the root and the accepted drafts into every layer."""
         self.judged = None
-        self.method.commit(self.pools, feed, verdict, self.operations)
+        self.taking(feed.window).commit(self.pools, feed, verdict, self.operations)
 
     def snapshot(self, slot: int, sequences: Sequences) -> SequenceState:
         """All that a sequence needs to continue, here or under another method.

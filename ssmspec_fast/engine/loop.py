@@ -32,8 +32,9 @@ from ..operations.slots import sent
 from ..operations.torch_ops import TorchOperations
 from .decoder import Decoder
 from .graphs import Graphs, Recorder, awake
+from .reading import Begun, Reading
 from .requests import Request, Result, Settings, finish, tokens_of
-from .rounds import Round, launched
+from .rounds import Outcome, Round, launched
 from .sequences import Sequences, new_sequences
 from .window import Proposal, Verdict
 
@@ -46,7 +47,8 @@ KEPT = 8
 class Engine:
     """A target, a drafter, a method and an acceptance rule, with room for `slots` sequences of `cache` tokens.
 
-    With `graphs` (for example `graphs.CUDARecorder()`) steps are recorded and replayed.
+    With `graphs` (for example `graphs.CUDARecorder()`) steps are recorded and replayed. Between two steps at most `piece`
+    tokens of prompts are read (None: whole prompts, when they join).
 
     Raises: Unsupported, ParameterError, MemoryRefused.
     """
@@ -63,6 +65,7 @@ class Engine:
         cache: int = 2048,
         memory: int | None = None,
         graphs: Recorder | None = None,
+        piece: int | None = None,
     ) -> None:
         self.model, self.recorder = model, graphs
         self.operations: Operations = TorchOperations() if operations is None else operations
@@ -80,7 +83,8 @@ class Engine:
             memory=memory,
         )
         self.slots, self.cache = slots, cache
-        self.busy = False
+        self.reading = None if piece is None else Reading(piece)
+        self.busy, self.settled = False, True
         self.sequences: Sequences | None = None
         self.graphs: Graphs | None = None
         self.recorded: dict[Any, Graphs] = {}
@@ -131,8 +135,10 @@ class Engine:
         try:
             while waiting or running or self.rounds:
                 self.join(waiting, running, sequences)
-                if running:
-                    self.step(running, sequences)
+                self.read(running, sequences)
+                ready = self.ready(running)
+                if ready:
+                    self.step(ready, sequences)
                 ended: list[tuple[int, Result]] = []
                 while len(self.rounds) > (1 if running and self.graphs is not None else 0):
                     ended += self.leave(running)
@@ -201,6 +207,8 @@ class Engine:
         self.sequences.set(slice(None), settings)
         self.sequences.ended.fill_(True)
         self.rounds.clear()
+        if self.reading is not None:
+            self.reading.forget({})
         self.ask([settings])
         return self.sequences
 
@@ -221,7 +229,7 @@ class Engine:
             del self.recorded[next(iter(self.recorded))]
 
     def join(self, waiting: list[Request], running: dict[int, Request], sequences: Sequences) -> None:
-        """Moves waiting requests into free slots and prefills them together."""
+        """Moves waiting requests into free slots. Their prompts are read together, or by `read`."""
         free = [slot for slot in range(self.slots) if slot not in running][: len(waiting)]
         if not free:
             return
@@ -230,13 +238,37 @@ class Engine:
             running[slot] = request
             sequences.add(slot, request.prompt, request.settings.budget, request.key, request.settings)
         self.ask([request.settings for request in running.values()])
+        if self.reading is not None:
+            self.reading.begun |= {slot: Begun(request) for slot, request in zip(free, joining, strict=True)}
+            return
         self.target.prefill([request.prompt for request in joining], free)
         self.drafter.start(sequences, self.rows(free))
 
+    def read(self, running: dict[int, Request], sequences: Sequences) -> bool:
+        """Reads the next pieces of prompts; returns whether there were any."""
+        if self.reading is None:
+            return False
+        self.reading.forget(running)
+        pieces = self.reading.pieces()
+        if not pieces:
+            return False
+        self.target.read_pieces(pieces)
+        self.drafter.read_ahead(sequences, pieces)
+        whole = self.reading.read(pieces)
+        if whole:
+            self.drafter.start(sequences, self.rows(whole))
+        return True
+
+    def ready(self, running: dict[int, Request]) -> dict[int, Request]:
+        """The requests whose prompts are read."""
+        begun = {} if self.reading is None else self.reading.begun
+        return {slot: request for slot, request in running.items() if slot not in begun}
+
     def step(self, running: dict[int, Request], sequences: Sequences) -> None:
-        """One window of every running sequence, (1) to (4); its result is the last entry of `rounds`."""
+        """One window of every sequence that is `ready`, (1) to (4); its result is the last entry of `rounds`."""
         slots = self.rows(self.batch(running))
         shape = self.drafter.choose_shape(len(running))
+        self.settle(running, shape)
         if self.graphs is not None:
             proposal, verdict = self.graphs.step(slots, self.target.behind(slots), shape)
         else:
@@ -244,6 +276,13 @@ class Engine:
             verdict = self.judge(proposal, sequences)
         self.drafter.observe(sequences, proposal, verdict)
         self.rounds.append(launched(running, verdict, sequences, shape))
+
+    def settle(self, running: dict[int, Request], shape: Any) -> None:
+        """Brings the states up to date before a window without drafts, if the last one had some: plain steps follow."""
+        silent, sequences, target = self.drafter.silent(shape), self.sequences, self.target
+        if silent and not self.settled and target.method.settles and sequences is not None:
+            target.method.settle(target.pools, self.rows(sorted(running)), self.model, sequences, self.operations)
+        self.settled = silent
 
     def proposed(self, sequences: Sequences, slots: Tensor) -> Proposal:
         """(1), checked on the host because a user's drafter may be wrong. Not checked on a GPU, where the host would have to
@@ -280,12 +319,12 @@ class Engine:
 
     def leave(self, running: dict[int, Request]) -> Iterator[tuple[int, Result]]:
         """Reads the oldest round: gives tokens to their requests and removes those that have ended from their slots."""
-        done, came, last = [], list[int](), self.rounds.popleft()
+        done, emitted, last = [], dict[int, int](), self.rounds.popleft()
         for slot, request, tokens, ended in last.read():
             if running.get(slot) is not request:
                 continue
             if tokens is not None:
-                came.append(len(tokens))
+                emitted[slot] = len(tokens)
                 request.advanced.append(len(tokens))
                 request.output += tokens
                 if not tokens and not ended:  # its drafter gave a window without a root, and would do so again
@@ -299,7 +338,7 @@ class Engine:
         if done:
             self.drafter.release(self.rows(done))
             self.ask([request.settings for request in running.values()])
-        self.drafter.read_round(last.shape, came)
+        self.drafter.read_round(Outcome(last.shape, len(last.running), emitted, tuple(done)))
 
     def stopped(self, slot: int) -> bool:
         """Ends a sequence that can emit nothing."""
@@ -327,6 +366,11 @@ class Engine:
             bad = [token for token in named if not 0 <= token < vocabulary]
             if bad:
                 raise ParameterError(f"{what} token {bad[0]}, but the vocabulary is 0 to {vocabulary - 1}")
+        if settings.sampling is not None and settings.sampling.min_tokens > 0 and len({*settings.eos}) == vocabulary:
+            raise ParameterError(
+                f"min_tokens is {settings.sampling.min_tokens}, but each of the {vocabulary} tokens ends the output, so that "
+                "none can be the first; give fewer of them, or min_tokens 0"
+            )
         needed = len(tokens) + settings.budget + self.target.window - 1
         if needed > self.cache:
             raise LengthError(

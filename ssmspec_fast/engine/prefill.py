@@ -23,6 +23,14 @@ CHUNK = 4096
 """Most tokens of a run."""
 
 
+class Piece(NamedTuple):
+    """Tokens of a prompt, the first of them at place `start`, and its slot."""
+
+    slot: int
+    start: int
+    tokens: Sequence[int]
+
+
 class Run(NamedTuple):
     """Pieces of prompts: tokens (1, t), bounds (m + 1), and for each piece its slot and the tokens before it."""
 
@@ -44,28 +52,37 @@ def prefill(
     chunk: int = CHUNK,
 ) -> None:
     """Sets the states of `slots` to those after all but the last token of each prompt."""
-    method.start(pools, torch.tensor(slots, dtype=torch.int64, device=model.device))
-    for run in runs(prompts, slots, chunk, model.device):
-        feed(model, pools, method, run, operations)
-        pools.length[run.slots.long()] += run.lengths
+    for pieces in runs(prompts, slots, chunk):
+        read(model, pools, method, pieces, operations)
 
 
-def runs(prompts: Sequence[Sequence[int]], slots: Sequence[int], chunk: int, device: torch.device) -> Iterator[Run]:
-    """Prompts cut into runs of at most `chunk` tokens; an empty piece is fed too, to clear its slot."""
-    pieces: list[tuple[int, int, list[int]]] = []
+def read(model: Model, pools: Pools, method: Method, pieces: Sequence[Piece], operations: Operations) -> None:
+    """Reads one piece of each of some prompts in one run; the first piece of a prompt, perhaps an empty one, empties its
+    slot."""
+    first = [piece.slot for piece in pieces if not piece.start]
+    if first:
+        method.start(pools, torch.tensor(first, dtype=torch.int64, device=model.device))
+    run = packed(pieces, model.device)
+    feed(model, pools, method, run, operations)
+    pools.length[run.slots.long()] += run.lengths
+
+
+def runs(prompts: Sequence[Sequence[int]], slots: Sequence[int], chunk: int) -> Iterator[list[Piece]]:
+    """Prompts cut into the pieces of runs of at most `chunk` tokens."""
+    pieces: list[Piece] = []
     for prompt, slot in zip(prompts, slots, strict=True):
         body = list(prompt[:-1])
         for start in range(0, max(len(body), 1), chunk):
-            piece = (slot, start, body[start : start + chunk])
-            if pieces and (start or sum(len(tokens) for _, _, tokens in pieces) + len(piece[2]) > chunk):
-                yield packed(pieces, device)
+            piece = Piece(slot, start, body[start : start + chunk])
+            if pieces and (start or sum(len(one.tokens) for one in pieces) + len(piece.tokens) > chunk):
+                yield pieces
                 pieces = []
             pieces.append(piece)
     if pieces:
-        yield packed(pieces, device)
+        yield pieces
 
 
-def packed(pieces: list[tuple[int, int, list[int]]], device: torch.device) -> Run:
+def packed(pieces: Sequence[Piece], device: torch.device) -> Run:
     lengths = torch.tensor([len(tokens) for _, _, tokens in pieces])
     flat = [token for _, _, tokens in pieces for token in tokens]
     places = [start + i for _, start, tokens in pieces for i in range(len(tokens))]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,16 @@ from .sequences import Sequences
 from .window import Verdict
 
 R = TypeVar("R")
+
+
+class Outcome(NamedTuple):
+    """What a drafter learns of a step: the shape that it chose, the rows of the step, the tokens that the window of each
+    slot emitted, and the slots whose sequences have ended."""
+
+    shape: Any
+    rows: int
+    emitted: dict[int, int]
+    ended: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

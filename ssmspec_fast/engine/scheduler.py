@@ -8,6 +8,11 @@ A turn admits requests, launches a step for the running ones, and reads the step
 engine is built, and the queue is bounded: a request beyond the bound is refused. One thread takes turns; any thread may
 submit and cancel.
 
+A free slot goes to the client with the fewest requests in slots; of its requests, the oldest is next.
+
+An engine that reads prompts in pieces reads at most one run of them in a turn, and the next only after the running requests
+have taken steps for as long. So these keep at least half of the time, and wait for one run at a time.
+
 If a step fails, every request in it restarts from its prompt, each alone, so that only the request at fault fails again.
 Windows that were already shown are not shown again.
 Source: Snakes and Ladders, section 4, for (2).
@@ -15,7 +20,7 @@ Source: Snakes and Ladders, section 4, for (2).
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -29,6 +34,9 @@ from .loop import Engine, Show
 from .requests import Finish, Request, Result, Settings
 
 Ending = Finish | Literal["cancelled"]
+
+CLIENTS = 1024
+"""The clients whose last turn is remembered: there is no end of addresses."""
 
 
 class Clock(Protocol):
@@ -126,6 +134,7 @@ class Waiting:
 
     request: Request
     arrival: float
+    client: str = ""
     start: float = 0.0
     suspect: bool = False
     first: float = 0.0
@@ -183,7 +192,7 @@ class Scheduler:
         self.waiting: deque[Waiting] = deque()
         self.running: dict[int, Request] = {}
         self.joined: dict[int, Waiting] = {}
-        self.count = 0
+        self.count, self.owed, self.last, self.taken = 0, 0.0, dict[str, int](), 0
         self.queue, self.turning = threading.Lock(), threading.RLock()
 
     def close(self) -> None:
@@ -198,9 +207,10 @@ class Scheduler:
         key: int | None = None,
         arrival: float | None = None,
         show: Show | None = None,
+        client: str = "",
     ) -> int:
-        """Queues a request and returns its number; from any thread, without waiting for a step. `show` receives its windows,
-        in the thread that takes turns; an exception it raises ends this request as failed.
+        """Queues a request of a client and returns its number; from any thread, without waiting for a step. `show` receives
+        its windows, in the thread that takes turns; an exception it raises ends this request as failed.
 
         Raises: EmptyWindow, ParameterError, LengthError for a request that cannot be served; MemoryRefused if the queue is
         full.
@@ -216,7 +226,7 @@ class Scheduler:
                 )
             number = self.count
             request = Request(number, settings.key(number, key), tokens, settings, show)
-            self.waiting.append(Waiting(request, self.clock.now() if arrival is None else arrival))
+            self.waiting.append(Waiting(request, self.clock.now() if arrival is None else arrival, client))
             self.count += 1
         return number
 
@@ -266,19 +276,29 @@ class Scheduler:
             return done
 
     def stepped(self) -> list[Served]:
-        """A step of all running requests, and the result of the step before it."""
-        done = []
-        if self.running:
-            self.engine.step(self.running, self.sequences)
-            self.clock.stepped(len(self.running))
-        late = 1 if self.running and self.engine.graphs is not None else 0
+        """Pieces of prompts or nothing, a step of all requests whose prompts are read, and the result of the step before."""
+        done, ready = [], self.read()
+        begun = self.clock.now()
+        if ready:
+            self.engine.step(ready, self.sequences)
+            self.clock.stepped(len(ready))
+        late = 1 if ready and self.engine.graphs is not None else 0
         while len(self.engine.rounds) > late:
             for number, result in self.engine.leave(self.running):
                 done.append(self.result(self.joined.pop(number), result))
         for one in self.joined.values():
             if one.request.output:
                 one.first = one.first or self.clock.now()
+        self.owed -= self.clock.now() - begun
         return done
+
+    def read(self) -> dict[int, Request]:
+        """Reads pieces of prompts, unless steps are owed time; returns the requests that can take a step."""
+        if self.owed <= 0 or not self.engine.ready(self.running):
+            begun = self.clock.now()
+            read = self.engine.read(self.running, self.sequences)
+            self.owed = self.clock.now() - begun if read else 0.0
+        return self.engine.ready(self.running)
 
     def apart(self, error: Exception) -> list[Served]:
         """After a failed step, whose result is discarded: a request that ran alone has failed; several restart, each
@@ -295,8 +315,7 @@ class Scheduler:
         return []
 
     def admit(self) -> list[Served]:
-        """Starts the oldest waiting requests, as many as the policy says; returns those that cannot start, with the
-        reason."""
+        """Starts waiting requests, as many as the policy says; returns those that cannot start, with the reason."""
         free = self.engine.slots - len(self.running)
         with self.queue:
             arrivals = [one.arrival for one in self.waiting]
@@ -307,7 +326,7 @@ class Scheduler:
             else:
                 count = self.policy.admits(arrivals, len(self.running), free, self.clock.now())
                 count = next((n for n in range(count) if self.waiting[n].suspect), count)
-            joining = [self.waiting.popleft() for _ in range(count)]
+            joining = self.fairest(count)
         for one in joining:
             one.start = one.start or self.clock.now()
         try:
@@ -315,6 +334,31 @@ class Scheduler:
         except Exception:
             return [found for one in joining if (found := self.alone(one)) is not None]
         return []
+
+    def fairest(self, count: int) -> list[Waiting]:
+        """Takes requests from the queue, one after the other: the oldest of the client that has the fewest in slots; of
+        several such clients that whose turn was the longest ago."""
+        held, found = Counter(one.client for one in self.joined.values()), list[Waiting]()
+        for _ in range(count):
+            place = 0
+            if not self.waiting[0].suspect:
+                names = [one.client for one in self.waiting]
+                place = min(range(len(names)), key=lambda n: (held[names[n]], self.last.get(names[n], 0)))
+            one = self.waiting[place]
+            del self.waiting[place]
+            found.append(one)
+            held[one.client] += 1
+            self.taken += 1
+            self.last.pop(one.client, None)
+            self.last[one.client] = self.taken
+            if len(self.last) > CLIENTS:
+                del self.last[next(iter(self.last))]
+        return found
+
+    def waits(self, client: str) -> int:
+        """How many requests of a client wait."""
+        with self.queue:
+            return sum(one.client == client for one in self.waiting)
 
     def begin(self, joining: list[Waiting]) -> None:
         """Puts requests into free slots, all or none."""

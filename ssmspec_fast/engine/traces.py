@@ -213,10 +213,12 @@ def together(runs: Sequence[Generator[None, None, Trace]]) -> list[Trace | Excep
 
 
 class Exact:
-    """The float64 forward of a folder's model in plain operations; its weights are read once."""
+    """The float64 forward of a folder's model in plain operations (or that of another `dtype`); its weights are read once."""
 
-    def __init__(self, folder: str | Path, device: str = "cpu", accept: Sequence[str] = ()) -> None:
-        self.model, self.folder = load(folder, torch.float64, device, accept=accept), folder
+    def __init__(
+        self, folder: str | Path, device: str = "cpu", accept: Sequence[str] = (), dtype: torch.dtype = torch.float64
+    ) -> None:
+        self.model, self.folder = load(folder, dtype, device, accept=accept), folder
         self.tokenizer: Tokenizer | None = None
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ class Window(NamedTuple):
     a chain, which come first (None: all are real). `parents` (b, t) makes the rows trees: -1 at the root, -2 at padding.
     Every `drafts` consecutive rows belong to one sequence: row i drafts + m is draft m of sequence i. `behind` is the number
     of places before the root for tokens that the method feeds again, if it was read before the step (None: it is read for the
-    feed).
+    feed). `settled`: it is a root alone, and the method has settled its row, if it can (`Method.settles`): a plain step.
     """
 
     tokens: Tensor
@@ -25,6 +25,7 @@ class Window(NamedTuple):
     parents: Tensor | None = None
     drafts: int = 1
     behind: int | None = None
+    settled: bool = False
 
     @property
     def sequences(self) -> Tensor:

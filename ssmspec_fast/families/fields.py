@@ -76,8 +76,11 @@ class Fields:
         return float(value)
 
     def eps(self, name: str, default: Any = NEEDED) -> float:
-        """The epsilon added to a mean of squares."""
-        return self.number(name, default, 0.0)
+        """The epsilon added to a mean of squares: far from 1, or it would be most of the mean."""
+        value = self.number(name, default, 0.0)
+        if value > 0.1:
+            raise self.refuse(name, value, "a number from 0 to 0.1")
+        return value
 
     def names(self, name: str, default: Any = NEEDED) -> list[str]:
         """A list of words, one for each layer."""
@@ -169,7 +172,11 @@ class Fields:
         self.ignore("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "partial_rotary_factor", "rotary_pct")
         section = given.pop("mrope_section", None)
         given.pop("mrope_interleaved", None)  # text has the same position in all sections
-        kinds = {x for x in (given.pop("rope_type", None), given.pop("type", None)) if isinstance(x, str)} or {"default"}
+        said = [x for x in (given.pop("rope_type", None), given.pop("type", None)) if x is not None]
+        for x in said:
+            if not isinstance(x, str):
+                raise self.refuse("rope_type", x, "a text")
+        kinds = set(said) or {"default"}
         kind = next(iter(kinds))
         theta = self.agreed(given, "rope_theta", ("rope_theta", "rotary_emb_base"), 10000.0)
         factor = self.agreed(given, "partial_rotary_factor", ("partial_rotary_factor", "rotary_pct"), part)

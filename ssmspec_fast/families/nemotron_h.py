@@ -18,7 +18,7 @@ from ..models.config import (
 )
 from ..models.model import Block, Model
 from . import parts
-from .fields import Fields
+from .fields import LAYERS, Fields
 from .source import Source
 
 KINDS = {
@@ -32,13 +32,20 @@ EXPERTS = (
 )  # fmt: skip
 """Fields of the mixture-of-experts blocks, which a dense config contains but does not use."""
 
+PATTERNS = ("hybrid_override_pattern", "layers_block_type", "layer_types")
+"""Fields that name the kind of each block."""
+
 
 def read(f: Fields) -> ModelConfig:
     width, eps = f.count("hidden_size"), f.eps("layer_norm_epsilon", f.get("rms_norm_eps", 1e-5))
     f.must("mamba_hidden_act", "silu")
     f.must("num_nextn_predict_layers", 0)
-    f.ignore(*EXPERTS, "rms_norm_eps", "expand", "mamba_ssm_cache_dtype", "sliding_window", "attention_head_dim")
-    f.ignore("num_hidden_layers", "rope_theta", "norm_eps", "mamba_num_groups", "use_mamba_kernels")
+    f.ignore(*EXPERTS, "mamba_ssm_cache_dtype", "sliding_window", "attention_head_dim")
+    f.ignore("rope_theta", "norm_eps", "mamba_num_groups", "use_mamba_kernels")
+    f.number("expand", 2, 0.0)  # published configs hold one that is not their heads times channels over their width
+    if f.eps("rms_norm_eps", eps) != eps:
+        said = f"layer_norm_epsilon is {eps} and rms_norm_eps {f.get('rms_norm_eps')}"
+        raise ConfigRefused(f"{f.family}: {said}; they say the same thing, so one of them is wrong")
     mixers: dict[str, MixerConfig] = {"mamba": _mamba2(f, eps), "attention": _attention(f, width)}
     mlp = MLPConfig(
         f.count("intermediate_size"), f.must("mlp_hidden_act", "relu2", "silu"), gated=False, bias=f.flag("mlp_bias", False)
@@ -49,9 +56,16 @@ def read(f: Fields) -> ModelConfig:
 
 def _kinds(f: Fields) -> list[str]:
     """The kind of each block. Raises: ConfigRefused for experts and unknown kinds."""
-    field = "hybrid_override_pattern" if "hybrid_override_pattern" in f.data else "layers_block_type"
-    f.ignore("hybrid_override_pattern", "layers_block_type", "layer_types")
-    kinds = [KINDS.get(kind, kind) for kind in f.names(field)]
+    fields = [name for name in PATTERNS if f.get(name, None) is not None]
+    field = fields[0] if fields else "hybrid_override_pattern"
+    every = {name: [KINDS.get(kind, kind) for kind in f.names(name)] for name in fields or [field]}
+    kinds = every[field]
+    for name, others in every.items():
+        if others != kinds:
+            raise ConfigRefused(f"{f.family}: fields {field} and {name} name other blocks; one of them is wrong")
+    if f.count("num_hidden_layers", len(kinds), most=LAYERS) != len(kinds):
+        said = f"field num_hidden_layers is {f.get('num_hidden_layers')}, but {field} has {len(kinds)} blocks"
+        raise ConfigRefused(f"{f.family}: {said}; one of them is wrong")
     for kind in kinds:
         if kind not in ("mamba", "attention", "mlp"):
             reason = "a mixture of experts" if kind == "moe" else repr(kind)

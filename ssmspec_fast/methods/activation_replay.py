@@ -44,7 +44,7 @@ from .windows import (
 class ActivationReplay(Plain):
     """`drafts` rows for each sequence."""
 
-    name = "activation replay"
+    name, settles = "activation replay", True
 
     def __init__(self, drafts: int = 1) -> None:
         self.drafts = drafts

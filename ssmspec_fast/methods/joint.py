@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import Unsupported
 
-from ..engine.prefill import feed, packed
+from ..engine.prefill import Piece, feed, packed
 from ..engine.sequences import Sequences
 from ..engine.state import Pools, new_pools
 from ..engine.window import Feed, Verdict, Window
@@ -64,7 +64,7 @@ class Lagging(Together):
 class Joint(Plain):
     """`drafts` rows for each sequence; the first of them advances the state."""
 
-    name = "joint"
+    name, settles = "joint", True
 
     def __init__(self, drafts: int = 1) -> None:
         self.drafts = drafts
@@ -157,8 +157,9 @@ class Joint(Plain):
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
         """Feeds the lagging tokens as the tail of a prompt."""
         lag, length = pools.of(Lagging).lag.tolist(), pools.length.tolist()
-        behind = [(s, length[s], sequences.tokens[s, length[s] : length[s] + lag[s]].tolist()) for s in slots.tolist()]
-        run = packed([piece for piece in behind if piece[2]], model.device) if any(piece[2] for piece in behind) else None
+        behind = [Piece(s, length[s], sequences.tokens[s, length[s] : length[s] + lag[s]].tolist()) for s in slots.tolist()]
+        pieces = [piece for piece in behind if piece.tokens]
+        run = packed(pieces, model.device) if pieces else None
         if run is not None:
             feed(model, pools, self, run._replace(fresh=torch.zeros_like(run.fresh)), operations)
             pools.length[run.slots] += run.lengths

@@ -22,7 +22,7 @@ from .windows import advance, at, attend, recurrence
 class Plain:
     """Plain decoding, which every other method must equal. The other methods override what they do differently."""
 
-    name, drafts, trees = "plain", 1, False
+    name, drafts, trees, settles = "plain", 1, False, False
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
         if window != 1:

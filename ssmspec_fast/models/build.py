@@ -66,8 +66,12 @@ class Parts:
     engine: type[StreamingEngine] = StreamingEngine
     prompt: int | None = None
     """Most tokens of a prompt; None: as many as the cache holds."""
+    piece: int | None = None
+    """Most tokens of prompts that are read between two steps; None: whole prompts."""
     accept: Sequence[str] = ()
     """Fields of the target's config.json that are not known, and do not change the result."""
+    choose: bool = False
+    """Whether the engine chooses how much is drafted, by its own step times and by what is accepted."""
 
     def __post_init__(self) -> None:
         self.check_numbers()
@@ -124,15 +128,17 @@ class Parts:
     def build(self, target: Model, draft: Model | None) -> StreamingEngine:
         """The engine of these models. Raises: Unsupported, ParameterError, RingOverflow."""
         drafting = choices.Drafting(
-            self.drafts, self.rows, self.tree, self.rule.divides, self.sampling, self.seed, self.slots, self.cache, self.texts
-        )
+            self.drafts, self.rows, self.tree, self.rule.divides, self.sampling, self.seed, self.slots, self.cache,
+            self.texts, self.choose,
+        )  # fmt: skip
         drafter = choices.drafter(self.drafter, target, draft, drafting, self.operations)
         method = self.method
         if method is None or isinstance(method, str):
             method = choices.method(method, drafter)
         choices.check_fit(drafter, self.rule, method)
         cache = self.cache + drafter.nodes - 1  # the last window may reach beyond the last token
-        return self.engine(target, drafter, method, self.rule, operations=self.operations, slots=self.slots, cache=cache)
+        room = {"operations": self.operations, "slots": self.slots, "cache": cache, "piece": self.piece}
+        return self.engine(target, drafter, method, self.rule, **room)
 
     def counted(self) -> Memory:
         """The memory it takes, from an engine on tensors without memory."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..engine.decoder import Decoder
 from ..engine.loop import Engine
-from ..engine.prefill import feed, packed
+from ..engine.prefill import Piece, feed, packed
 from ..engine.requests import Settings
 from ..engine.sequences import Sequences, new_sequences
 from ..engine.state import Pools
@@ -131,7 +131,7 @@ def run_bytes(decoder: Decoder, operations: TorchOperations, tokens: int) -> int
     pools = decoder.method.new_pools(model, 1, max(decoder.cache, tokens), decoder.window, operations, device="meta")
     on_host(pools)
     pools.length += max(0, decoder.cache - tokens)
-    run = packed([(0, 0, [0] * tokens)], torch.device("cpu"))
+    run = packed([Piece(0, 0, [0] * tokens)], torch.device("cpu"))
     with counted(model, pools.layers, pools.kept, list(pools.convolutions)) as counting:
         feed(model, pools, decoder.method, run, operations)
     return counting.peak
@@ -207,7 +207,7 @@ def gpu_work(engine: Engine, decoders: list[Decoder], tokens: int, device: torch
         pools = decoder.method.new_pools(model, 1, room, decoder.window, decoder.operations, device="meta")
         on_host(pools)
         pools.length += room - tokens
-        run = packed([(0, 0, [0] * tokens)], torch.device("cpu"))
+        run = packed([Piece(0, 0, [0] * tokens)], torch.device("cpu"))
         runs.append((model, pools, decoder.method, run, of_gpu(decoder.operations)))
     inner = innermost(engine)
     own = getattr(inner, "decoder", None)

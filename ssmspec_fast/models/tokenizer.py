@@ -8,21 +8,25 @@ from typing import Any
 from ssmspec_ref.errors import ParameterError
 
 from ..errors import BrokenFile, TokenizerMismatch
+from . import growth
 from .checkpoint import TOKENIZER_LIMIT, read_json
 
 FILE = "tokenizer.json"
 LOST = "\ufffd"
 """The replacement for bytes that do not form a whole character yet."""
+WINDOW = 16
+"""Tokens that a stream decodes again with each new one: the context of the new text."""
 
 
 class Tokenizer:
-    """The tokenizer of a folder, through transformers.
+    """The tokenizer of a folder. A truncation or a padding that the file stores never applies: they belong to batches of a
+    training, and would change or lengthen a prompt.
 
-    Raises: BrokenFile for a file that is missing or not a tokenizer.
+    Raises: BrokenFile for a file that is missing or not a tokenizer, or whose rules may lengthen a text without bound.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        from transformers import PreTrainedTokenizerFast
+        import tokenizers
 
         file = Path(folder) / FILE
         if not file.parent.is_dir():
@@ -33,21 +37,28 @@ class Tokenizer:
                 '--prompts FILE with lines like {"prompt": [1, 2, 3]}'
             )
         self.folder, self.rules = Path(folder), read_json(file, TOKENIZER_LIMIT)
+        grows = growth.wrong(self.rules)
+        if grows:
+            raise BrokenFile(f"{file} cannot be used: {grows}; give the tokenizer of the model's publisher")
         with named(f"{file} is not a tokenizer"):
-            self.inner: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))  # type: ignore[no-untyped-call]
+            self.inner: Any = tokenizers.Tokenizer.from_file(str(file))
+            self.inner.no_truncation()
+            self.inner.no_padding()
 
-    def encode(self, text: str) -> list[int]:
-        """The tokens of a text. Raises: ParameterError for invalid text, BrokenFile if the tokenizer's rules do not
-        terminate."""
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The tokens of a text, with those that the file adds at the ends if `special`. Other threads run meanwhile: of the
+        library's calls only those for batches release Python's lock. Raises: ParameterError for invalid text, BrokenFile if
+        the tokenizer's rules do not terminate."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ParameterError(f"a prompt is not valid UTF-8 at character {error.start}; give text") from error
         with named(f"{self.folder / FILE} cannot encode a text of {len(text)} characters"):
-            return list(self.inner.encode(text))
+            (found,) = self.inner.encode_batch_fast([text], add_special_tokens=special)
+            return list(found.ids)
 
-    def decode(self, tokens: list[int] | tuple[int, ...]) -> str:
-        return self.inner.decode(list(tokens), clean_up_tokenization_spaces=False)
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self.inner.decode(list(tokens), skip_special_tokens=False))
 
     def pieces(self) -> dict[str, int]:
         """The text piece of every token."""
@@ -66,38 +77,50 @@ def named(what: str) -> Iterator[None]:
 
 
 class Bare:
-    """A tokenizer that adds nothing at either end. It skips the wrapper around the file's own rules, which costs 50 us a
-    call."""
+    """A tokenizer that adds nothing at either end."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.rules = tokenizer.inner.backend_tokenizer
+        self.tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:
-        return list(self.rules.encode(text, add_special_tokens=False).ids)
+        return self.tokenizer.encode(text, special=False)
 
-    def decode(self, tokens: list[int]) -> str:
-        return str(self.rules.decode(tokens, skip_special_tokens=False))
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(tokens)
 
 
 class Stream:
-    """Text token by token: an incomplete character waits for the next token."""
+    """Text token by token: an incomplete character waits for the next token. `shown` counts the characters.
+
+    Only the last tokens are decoded with a new one, at most 2 WINDOW: earlier ones are dropped as soon as the text of the
+    last WINDOW alone is how the whole text ends, from a whole character on.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer, self.shown = tokenizer, 0
         self.tokens: list[int] = []
+        self.known = 0
 
     def add(self, *tokens: int) -> str:
         """Adds tokens and returns the text that can be shown now."""
         self.tokens += tokens
         text = self.tokenizer.decode(self.tokens)
-        return "" if text.endswith(LOST) else self._from(text)
+        if text.endswith(LOST):
+            return ""
+        new = self._from(text)
+        if len(self.tokens) > 2 * WINDOW:
+            last = self.tokenizer.decode(self.tokens[-WINDOW:])
+            if text.endswith(last) and not last.startswith(LOST):
+                self.tokens, self.known = self.tokens[-WINDOW:], len(last)
+        return new
 
     def rest(self) -> str:
         """The text that still waits."""
         return self._from(self.tokenizer.decode(self.tokens))
 
     def _from(self, text: str) -> str:
-        new, self.shown = text[self.shown :], len(text)
+        new, self.known = text[self.known :], len(text)
+        self.shown += len(new)
         return new
 
 

@@ -4,6 +4,8 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from ..models.tokenizer import LOST, Tokenizer
@@ -14,13 +16,19 @@ from .logits import Logprob
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
     """The pieces of each choice joined into one, in the order of the choices."""
-    found: dict[int, Piece] = {}
+    found: dict[int, list[Piece]] = {}
     for piece in pieces:
-        old = found.setdefault(piece.index, Piece(piece.index))
-        summed = ("tokens", "text", "logprobs", "begins", "drafted", "accepted")
-        parts: dict[str, Any] = {name: getattr(old, name) + getattr(piece, name) for name in summed}
-        found[piece.index] = replace(piece, **parts)
-    return [found[index] for index in sorted(found)]
+        found.setdefault(piece.index, []).append(piece)
+    return [whole(found[index]) for index in sorted(found)]
+
+
+def whole(pieces: Sequence[Piece]) -> Piece:
+    """The pieces of one choice as one; what ended it is said by the last."""
+    lists: dict[str, Any] = {
+        name: tuple(chain(*(getattr(p, name) for p in pieces))) for name in ("tokens", "logprobs", "begins")
+    }
+    counts = {name: sum(getattr(piece, name) for piece in pieces) for name in ("drafted", "accepted")}
+    return replace(pieces[-1], text="".join(piece.text for piece in pieces), **lists, **counts)
 
 
 def usage(prompts: Sequence[Sequence[int]], pieces: Iterable[Piece]) -> dict[str, Any]:
@@ -43,6 +51,7 @@ class Answers:
 
     def __init__(self, asked: Asked, model: str, tokenizer: Tokenizer | None, prompts: Sequence[list[int]]) -> None:
         self.asked, self.tokenizer, self.prompts = asked, tokenizer, prompts
+        self.named = cache(self.name_of)
         self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -71,7 +80,7 @@ class Answers:
             "text_offset": piece.begins,
         }
 
-    def named(self, token: int) -> str:
+    def name_of(self, token: int) -> str:
         """A token's text; its number if the request wants numbers, or if it is not a whole character."""
         text = LOST if self.tokenizer is None or self.asked.return_tokens_as_token_ids else self.tokenizer.decode([token])
         return f"token_id:{token}" if LOST in text else text

@@ -1,10 +1,13 @@
 """The body of a request: every supported field, with its type; any other field is refused by name."""
 
-from typing import Annotated, Any
+from functools import cache
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..accept.processors import Sampling
+from .refusal import quoted
 
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
 """Fields that change no token: accepted and ignored."""
@@ -23,7 +26,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (False,),
 }
 """Known fields that are not supported: accepted if null, or if their value requests nothing."""
+Item = TypeVar("Item")
+Many: TypeAlias = Annotated[list[Item], Field(fail_fast=True)]
+"""A list that is wrong at its first wrong item: pydantic makes an error for each otherwise."""
 Count = Annotated[int, Field(ge=1, le=2**31)]
+Penalty = Annotated[float, Field(ge=-100, le=100)]
+"""Far beyond these a sum of logits and penalties is not finite."""
 
 
 class Form(BaseModel):
@@ -40,12 +48,15 @@ class Form(BaseModel):
             value = given.get(name)
             if value is not None and not any(value == one and type(value) is type(one) for one in neutral):
                 raise ValueError(f"{name} is not supported; leave it out")
-        known = {*cls.model_fields, *IGNORED, *NEUTRAL}
-        return {
-            name: value
-            for name, value in given.items()
-            if name not in known or (name in cls.model_fields and value is not None)
-        }
+        unknown = next((name for name in given if name not in cls._names()), None)
+        if unknown is not None:
+            raise PydanticCustomError("unknown", "{name} is not known here", {"name": quoted(unknown)})
+        return {name: value for name, value in given.items() if name in cls.model_fields and value is not None}
+
+    @classmethod
+    @cache
+    def _names(cls) -> frozenset[str]:
+        return frozenset({*cls.model_fields, *IGNORED, *NEUTRAL})
 
 
 class StreamOptions(Form):
@@ -60,15 +71,15 @@ class Asked(Form):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: Annotated[int, Field(ge=-1, le=2**31)] = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
     min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
     seed: int | None = None
     drafts: Annotated[int, Field(ge=0, le=2**31)] | None = None
     drafter: str | None = None
-    stop: str | list[str] = []
-    stop_token_ids: list[int] = []
+    stop: str | Many[str] = []
+    stop_token_ids: Many[int] = []
     ignore_eos: bool = False
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -107,7 +118,7 @@ class Asked(Form):
 class Completion(Asked):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Many[str] | Many[int] | Many[Many[int]]
     max_tokens: Count = 16
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
@@ -136,7 +147,7 @@ class Message(Form):
     """One turn of a chat. Content is text, or a list of parts that are text."""
 
     role: str
-    content: str | list[Text]
+    content: str | Many[Text]
     name: str | None = None
 
     @property
@@ -148,7 +159,7 @@ class Message(Form):
 class Chat(Asked):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Many[Message], Field(min_length=1)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool = False

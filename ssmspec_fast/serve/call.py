@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from anyio import to_thread
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -22,16 +23,21 @@ GONE = 499
 
 
 class Call:
-    """The choices of one request. `make` builds them, given the function that receives their pieces. Raises: as
-    `Worker.submit`."""
+    """The choices of one request of a client. `make` builds them, given the function that receives their pieces."""
 
-    def __init__(self, worker: Worker, metrics: Metrics, make: Callable[[Callable[[Piece], None]], Sequence[Choice]]) -> None:
-        self.worker, self.metrics, self.began = worker, metrics, time.monotonic()
+    def __init__(
+        self, worker: Worker, metrics: Metrics, client: str, make: Callable[[Callable[[Piece], None]], Sequence[Choice]]
+    ) -> None:
+        self.worker, self.metrics, self.client, self.began = worker, metrics, client, time.monotonic()
         self.loop, self.queue = asyncio.get_running_loop(), asyncio.Queue[Piece]()
-        choices = make(self.hear)
-        self.open = len(choices)
-        self.numbers = worker.submit(choices)
+        self.make, self.open, self.numbers = make, 0, list[int]()
         self.seen = list[Piece]()
+
+    def begin(self) -> None:
+        """Hands the choices to the worker, from any thread. Raises: as `Worker.submit`."""
+        choices = self.make(self.hear)
+        self.open = len(choices)
+        self.numbers = self.worker.submit(choices, self.client)
 
     def hear(self, piece: Piece) -> None:
         """Receives a piece, in the engine's thread."""
@@ -74,7 +80,10 @@ class Call:
         work, left = asyncio.ensure_future(collected()), asyncio.ensure_future(gone())
         try:
             await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
-            return JSONResponse(answers.whole(work.result())) if work.done() else Response(status_code=GONE)
+            if not work.done():
+                return Response(status_code=GONE)
+            pieces = work.result()
+            return await to_thread.run_sync(lambda: JSONResponse(answers.whole(pieces)))
         finally:
             work.cancel()
             left.cancel()

@@ -80,12 +80,15 @@ class Choice:
         """Called when the request has left the engine."""
         if self.over:
             return
-        self.over, text = True, self.writer.rest()
+        self.over = True
         if served.ending == "failed":
             self.hear(Piece(self.index, fault=Refused(500, f"the engine failed on this request: {served.why or NAN}")))
-        elif served.ending == "cancelled":
+            return
+        if served.ending == "cancelled":  # perhaps while a window is written, in another thread
             self.hear(Piece(self.index, fault=Refused(503, "the server is shutting down; ask again", code="shutting_down")))
-        elif self.writer.stop:
+            return
+        text = self.writer.rest()
+        if self.writer.stop:
             self.hear(Piece(self.index, text=text, finish="stop", reason=self.writer.stop))
         elif served.ending == "length":
             self.hear(Piece(self.index, text=text, finish="length"))

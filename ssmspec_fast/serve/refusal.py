@@ -1,5 +1,6 @@
 """Error answers: a status, and one line in OpenAI's format."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,16 @@ from ..errors import CheckpointError, MemoryRefused
 TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 LATER = {"Retry-After": "1"}
 """Units: seconds."""
-PROMPT = "a text, a list of texts, a list of token ids, or a list of such lists"
+SAID = {
+    "prompt": "a text, a list of texts, a list of token ids, or a list of such lists",
+    "stop": "a text or a list of texts",
+    "stop_token_ids": "a list of token ids",
+}
+"""What a field must be, where it may be one of several things."""
+QUOTED, LONGEST = 200, 400
+"""Characters that a message repeats of the client's text, and that a message has."""
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxlong = SHORT.maxother = 60
 
 
 class Refused(Exception):
@@ -28,7 +38,15 @@ class Refused(Exception):
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         line = " ".join(str(self).split()).encode("utf-8", "backslashreplace").decode()
+        if len(line) > LONGEST:  # it repeats what the client sent; its beginning says what is wrong, its end what to do
+            line = f"{line[: QUOTED // 2]} .. {line[-(QUOTED // 2) :]}"
         return {"error": {"message": line, "type": kind, "param": self.param, "code": self.code}}
+
+
+def quoted(text: str) -> str:
+    """The beginning of a text of the client's, for a message."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return whole if len(whole) <= QUOTED else f"{whole[:QUOTED]}.."
 
 
 def of_engine(error: SpecError) -> Refused:
@@ -41,23 +59,17 @@ def of_engine(error: SpecError) -> Refused:
 def of_form(errors: Sequence[Any]) -> Refused:
     """The first error in a body, named by its field."""
     first = errors[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
+    place = [str(part) for part in first["loc"]]
+    if first["type"] == "unknown":
+        place.append(first["ctx"]["name"])
+        return Refused(400, f"{'.'.join(place)} is not known here; leave it out", place[0], "unknown_parameter")
     param = place[0] if place else None
-    if first["type"] == "json_invalid":
-        return Refused(400, f"the body is no JSON: {first['ctx']['error']}")
     if first["type"] == "value_error":
         said = first["msg"].removeprefix("Value error, ")
         return Refused(400, said, param or said.split()[0])
-    if first["type"] == "string_unicode":
-        return Refused(400, "the name of a field is not valid UTF-8; leave it out")
     if param is None:
         return Refused(400, "the body is no JSON object; send one, with the header Content-Type: application/json")
-    if first["type"] == "extra_forbidden":
-        return Refused(400, f"{'.'.join(place)} is not known here; leave it out", param, "unknown_parameter")
     if first["type"] == "missing":
         return Refused(400, f"{'.'.join(place)} is missing; give it", param)
-    said = first["msg"].removeprefix("Input should be ")
-    if param == "prompt":
-        said = PROMPT
-    given = repr(first.get("input"))
-    return Refused(400, f"{param} is {given[:60]}{'..' if len(given) > 60 else ''}; it must be {said}", param)
+    said = SAID.get(param, first["msg"].removeprefix("Input should be "))
+    return Refused(400, f"{param} is {SHORT.repr(first.get('input'))}; it must be {said}", param)

@@ -8,6 +8,7 @@ that could become a stop string, and bytes of an incomplete character, wait.
 from collections.abc import Collection
 
 from ..models.tokenizer import Stream, Tokenizer
+from .stops import Stop
 
 
 class Writer:
@@ -15,7 +16,8 @@ class Writer:
 
     def __init__(self, tokenizer: Tokenizer | None, stops: Collection[str] = (), silent: Collection[int] = ()) -> None:
         self.stream = None if tokenizer is None else Stream(tokenizer)
-        self.stops, self.silent = sorted(stops, key=len, reverse=True), silent
+        self.stops, self.silent = sorted(stops, key=len, reverse=True), frozenset(silent)
+        self.sought = [Stop(stop) for stop in self.stops]
         self.held, self.stop = "", ""
 
     def add(self, token: int) -> str:
@@ -32,14 +34,15 @@ class Writer:
         return said if self.stop else said + self.held
 
     def shown(self, new: str) -> str:
-        """The characters that cannot be part of a stop string."""
-        for letter in new if self.stops else ():
-            self.held += letter
-            self.stop = next((stop for stop in self.stops if self.held.endswith(stop)), "")
-            if self.stop:
-                return self.held[: -len(self.stop)]
+        """The characters that cannot be part of a stop string. Those held back are fewer than the longest one has."""
         if not self.stops:
             return new
-        keep = max((n for stop in self.stops for n in range(1, len(stop)) if self.held.endswith(stop[:n])), default=0)
+        begun, self.held = len(self.held), self.held + new
+        for end, letter in enumerate(new, begun + 1):
+            whole = [sought.read(letter) for sought in self.sought]
+            if True in whole:
+                self.stop = self.stops[whole.index(True)]
+                return self.held[: end - len(self.stop)]
+        keep = max(sought.length for sought in self.sought)
         shown, self.held = self.held[: len(self.held) - keep], self.held[len(self.held) - keep :]
         return shown

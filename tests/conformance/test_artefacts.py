@@ -1,19 +1,22 @@
 """What is made of a report: JUnit, a badge, a comparison, a whole from shards."""
 
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from conformance.errors import ReportError
 from conformance.refusal import FAILED, REFUSED
 from conformance.report import artefacts
 from conformance.report.badge import badge
-from conformance.report.compare import compare
+from conformance.report.compare import compare, shown
 from conformance.report.grid import groups
 from conformance.report.junit import junit
+from conformance.report.matrix import show
 from conformance.report.merge import merge
 from conformance.report.stream import Diagnosis, Report, Result, read_report
 from tests.reports import diagnosis, inapplicable, made, result, write
@@ -73,6 +76,44 @@ def test_a_badge_says_what_passed_and_its_colour_does_not_flatter(tmp_path: Path
     assert root.attrib["aria-label"] == said
     colour = {"pass": "#1c6b3f", "known": "#7a5200", "not": "#a3201d"}[said.split()[-1]]
     assert colour in drawn
+
+
+@pytest.mark.parametrize(("kept", "said"), [(1, "1 result kept"), (3, "3 results kept")])
+def test_results_that_were_not_run_again_are_named_everywhere_and_are_not_green(tmp_path: Path, kept: int, said: str) -> None:
+    said = f"{said} from an interrupted run, and not run again"
+    report = made(tmp_path / "report.jsonl", [result(0)], resumed=kept)
+    drawn = ElementTree.fromstring(badge(report))
+    assert drawn.attrib["aria-label"] == "conformance, smoke, resumed: 1 of 1 pass"
+    assert "#7a5200" in badge(report)
+    assert "#1c6b3f" not in badge(report)
+    assert "#a3201d" in badge(made(tmp_path / "r", [result(0, "fail")], resumed=kept))
+    (property_,) = [one for one in ElementTree.fromstring(junit(report)).iter("property") if one.attrib["name"] == "resumed"]
+    assert property_.attrib["value"] == said
+    assert f"Resumed: {said}." in artefacts.page(report)
+    console = Console(file=StringIO(), width=200)
+    show(console, report.header, report.results, [], "there")
+    assert f"resumed: {said}" in console.file.getvalue()  # type: ignore[attr-defined]
+    plain = made(tmp_path / "plain", [result(0)])
+    assert "resumed" not in (badge(plain) + junit(plain) + artefacts.page(plain)).lower()
+    console = Console(file=StringIO(), width=200)
+    console.print(shown(compare(plain, report), plain, report))
+    assert "resumed" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_whole_counts_what_every_shard_kept(tmp_path: Path) -> None:
+    parts = [made(tmp_path / str(n), [result(n)], shard=f"{n}/3", resumed=n - 1) for n in (1, 2, 3)]
+    assert merge(parts, ["1", "2", "3"]).header.resumed == 3
+
+
+def test_a_record_holds_no_text_that_a_terminal_obeys(tmp_path: Path) -> None:
+    said = "\x1b]52;c;cGFzcw==\x07\x1b[2J\u202e\x00"
+    lines = [result(0, "fail", message=said, reason=said), diagnosis(message=said, facts={said: said})]
+    path = write(tmp_path / "report.jsonl", lines, adapters={"mine": said}, only=said)
+    assert not {"\x1b", "\x07", "\u202e", "\x00"} & set(call("compare", path, path)[1])
+    read = read_report(path)
+    assert read.results[0].message == r"\x1b]52;c;cGFzcw==\x07\x1b[2J\u202e\x00"
+    assert read.diagnoses[0].facts == {read.results[0].message: read.results[0].message}
+    assert read.header.only == read.header.adapters["mine"] == read.results[0].message
 
 
 def test_the_grid_shows_every_case_once(report: Report) -> None:
@@ -190,6 +231,10 @@ def test_the_whole_names_the_seed_of_every_shard(tmp_path: Path) -> None:
         ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"adapters": {"mine": "2.0"}})], "adapters"),
         ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"only": "subject x"})], "only subject x"),
         ([("", [result(0)], {}), ("2/2", [result(1)], {})], "each once"),
+        (
+            [(f"{max(n, 2)}/12", [result(n)], {}) for n in range(1, 13)],
+            r"shards 2/12 \.\. 12/12; give 1/12 \.\. 12/12, each once",
+        ),
     ],
 )
 def test_parts_that_make_no_whole_are_refused(
@@ -198,6 +243,22 @@ def test_parts_that_make_no_whole_are_refused(
     reports = [made(tmp_path / str(n), lines, shard=shard, **head) for n, (shard, lines, head) in enumerate(parts)]  # type: ignore[arg-type]
     with pytest.raises(ReportError, match=said):
         merge(reports, [str(n) for n in range(len(reports))])
+
+
+@pytest.mark.parametrize("shard", ["1/999999", "999998/999999"])
+def test_a_shard_of_very_many_takes_no_memory(tmp_path: Path, shard: str) -> None:
+    reports = [made(tmp_path / "a", [result(0)], shard=shard)]  # type: ignore[arg-type, list-item]
+    with pytest.raises(ReportError, match=f"of the shards {shard}; give 1/999999 to 999999/999999, each once"):
+        merge(reports, ["a"])
+
+
+@pytest.mark.parametrize("shard", ["1/999999999999", "1/x", "0/2", "2", "1/2/3", "/", "1/-2", "1/\u0663"])
+def test_a_shard_that_is_none_is_refused_when_it_is_read(tmp_path: Path, shard: str) -> None:
+    path = write(tmp_path / "report.jsonl", [result(0)])
+    path.write_text(path.read_text().replace('"shard":""', f'"shard":"{shard}"'))
+    code, said = call("page", path)
+    assert code == REFUSED, said
+    assert "has a line that is not a record of a report: String should match pattern" in said
 
 
 def test_the_files_are_made_again_from_a_report(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from conformance.run.known import read_known
 from conformance.run.load import check_form
 from conformance.run.plan import Job, Selection, plan
 from conformance.run.process import Process
-from conformance.run.runner import Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import run
 from conformance.suite import PURE, SPECIFICATIONS, find
 from conformance.suite.graph.__main__ import table
 from conformance.suite.graph.alone import cases, shard

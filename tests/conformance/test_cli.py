@@ -1,5 +1,6 @@
 """The command: what it runs, what it prints, how it ends."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from conformance.run.load import load, shipped
 from conformance.run.open_adapters import Opening
 from conformance.run.plan import Selection
 from conformance.run.pool import Member
-from conformance.run.runner import Setting
+from conformance.run.results import Setting
 from ssmspec_ref.contract import Adapter
 
 ROOT = Path(__file__).parents[2]
@@ -159,11 +160,14 @@ def test_one_case_leaves_the_report_of_the_whole_run_as_it_is(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["no folder", "full disk"])
-def test_a_report_that_cannot_be_written_is_refused(tmp_path: Path, full: bool) -> None:
+def test_a_report_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    def refuse(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     folder = tmp_path / "report"
     if full:
         folder.mkdir()
-        (folder / "report.jsonl").symlink_to("/dev/full")
+        monkeypatch.setattr(os, "fsync", refuse)
     else:
         folder.write_text("a file")
     made = call("run", *ONE, "--in-process", "--report", str(folder), env={"COLUMNS": "400"})

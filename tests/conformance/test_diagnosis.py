@@ -22,7 +22,8 @@ from conformance.judge.verdict import Judgement, Measured
 from conformance.report.stream import Diagnosis
 from conformance.run.known import read_known
 from conformance.run.plan import Selection, plan
-from conformance.run.runner import Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import run
 from conformance.suite import find
 from ssmspec_ref import delta, ssd
 from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
@@ -206,7 +207,7 @@ def test_a_search_that_breaks_leaves_the_verdict_and_says_so(monkeypatch: pytest
     def broken(*given: Any) -> None:
         raise AssertionError("no such cause")
 
-    monkeypatch.setattr("conformance.run.runner.facts", broken)
+    monkeypatch.setattr("conformance.run.causes.facts", broken)
     found = diagnosed(arithmetic.subject(arithmetic.group_map), "ssd.scan")
     assert found.verdict == "fail"
     assert found.message.startswith("y")

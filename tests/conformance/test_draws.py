@@ -1,13 +1,17 @@
 """The same seed draws the same in every process, whatever modules it has imported."""
 
+import contextlib
 import importlib.util
+import itertools
 import sys
+import time
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from conformance.draws import by_seed_alone
+from conformance.draws import by_seed_alone, without_the_clock
 
 
 def drawn() -> list[int]:
@@ -44,3 +48,32 @@ def test_a_module_that_is_imported_between_changes_no_draw(tmp_path: Path) -> No
     with by_seed_alone():
         assert drawn() == before
     assert drawn() != free
+
+
+def steps_of_shrinking() -> int:
+    """How many failing numbers are tried, on a machine so busy that five minutes pass between two looks at the clock."""
+    tried = 0
+
+    @seed(7)
+    @settings(max_examples=200, database=None, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+    @given(st.lists(st.integers(0, 1000), min_size=5))
+    def one(numbers: list[int]) -> None:
+        nonlocal tried
+        if sum(numbers) > 100:
+            tried += 1
+            raise ValueError
+
+    with contextlib.suppress(ValueError):
+        one()
+    return tried
+
+
+def test_a_busy_machine_shrinks_as_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the guard it gives up early."""
+    with without_the_clock():
+        alone = steps_of_shrinking()
+    wall = itertools.count(0, 301)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(wall)))
+    assert steps_of_shrinking() < alone
+    with without_the_clock():
+        assert steps_of_shrinking() == alone

@@ -18,7 +18,8 @@ from conformance.meta import tabled
 from conformance.report.stream import Result
 from conformance.run.known import read_known
 from conformance.run.plan import Job, Selection, plan
-from conformance.run.runner import Outcome, Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import Outcome, run
 from ssmspec_ref.contract import Adapter, Capability, Limits, Subject, Verdict
 from ssmspec_ref.shapes import Array
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from conformance import main
 from conformance.errors import RunBroken
+from conformance.progress import files
 from conformance.progress.folder import RunFolder
 from conformance.report.stream import header
 from ssmspec_fast.cli import traffic
@@ -34,34 +36,44 @@ def one_line(text: str) -> str:
     return line
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_report_that_does_not_fit_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "report.jsonl").symlink_to("/dev/full")
+    (tmp_path / "r" / "report.jsonl").write_text("earlier")
+    monkeypatch.setattr(os, "fsync", refuse)
     words = f"conform run --adapter reference --subject ssd* --operation ssd.step --tier smoke --report {tmp_path / 'r'}"
     assert ran(words, monkeypatch) == 2
-    assert f"{tmp_path / 'r'} cannot be written (No space left on device)" in one_line(capfd.readouterr().err)
+    assert f"{tmp_path / 'r' / 'badge.svg'} cannot be written (No space left on device)" in one_line(capfd.readouterr().err)
+    assert (tmp_path / "r" / "report.jsonl").read_text() == "earlier"
 
 
-@pytest.mark.parametrize("part", ["_mark", "begin"])
+@pytest.mark.parametrize("fits", [0, 3], ids=["_mark", "begin"])
 def test_a_run_that_cannot_start_names_the_folder_and_leaves_none(
-    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def half(path: Path, content: bytes) -> None:
-        path.with_name(f"{path.name}.new").write_bytes(content[:5])
-        refuse()
+    """The disk is full when the folder is marked as unfinished, or when the report is begun after that. An earlier run's page
+    comes back from memory, if a file fits again."""
+    synced, written = os.fsync, 0
 
-    monkeypatch.setattr("conformance.progress.folder._replace", half)
-    if part == "_mark":  # an earlier run's page is marked as unfinished first
+    def full(handle: int) -> None:
+        nonlocal written
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            written += 1
+            if written > fits:
+                refuse()
+        synced(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    if not fits:
         (tmp_path / "r").mkdir()
         (tmp_path / "r" / "report.html").write_text("earlier")
     words = f"conform run --adapter reference --subject ssd* --operation ssd.step --tier smoke --report {tmp_path / 'r'}"
     assert ran(words, monkeypatch) == 2
     assert one_line(capfd.readouterr().err).startswith("ReportError: ")
-    assert (tmp_path / "r").exists() == (part == "_mark")
-    assert part != "_mark" or (tmp_path / "r" / "report.html").read_text() == "earlier"
+    assert (tmp_path / "r").exists() == (not fits)
+    assert fits or (tmp_path / "r" / "report.html").read_text() == "earlier"
+    assert not [left for left in tmp_path.rglob("*") if left.name.startswith(files.NEW)]
 
 
 def test_a_page_that_does_not_fit_ends_the_run_with_its_name(tmp_path: Path) -> None:
@@ -69,6 +81,22 @@ def test_a_page_that_does_not_fit_ends_the_run_with_its_name(tmp_path: Path) -> 
         folder.begin(header("smoke", {}, "cpu"))
         with pytest.raises(RunBroken, match=r"the file cannot be written .*; free some space, or name another folder"):
             folder.finish([], [], refuse)
+
+
+def test_a_disk_that_is_full_between_two_files_leaves_no_complete_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(folder: Path, report: Any) -> None:
+        files.write(folder / "report.html", "complete")
+        monkeypatch.setattr(os, "fsync", refuse)
+        files.write(folder / "junit.xml", "complete")
+
+    with RunFolder(tmp_path) as folder:
+        folder.begin(header("smoke", {}, "cpu"))
+        with pytest.raises(RunBroken, match=r"junit\.xml cannot be written"):
+            folder.finish([], [], half)
+    assert not (tmp_path / "report.html").exists()
+    assert all("unfinished" in (tmp_path / name).read_text() for name in ("junit.xml", "badge.svg"))
 
 
 def test_a_starter_that_does_not_fit_is_refused_and_not_left(

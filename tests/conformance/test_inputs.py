@@ -107,6 +107,10 @@ WRONG = {
     "conform run --adapter reference --report a.txt": "--report a.txt cannot be a folder: a.txt is a file",
     "conform run --adapter reference --known a.tx": "--known a.tx does not exist (did you mean 'a.txt'?)",
     "conform run --adapter reference --known a.txt": "KnownListError: a.txt cannot be read",
+    "conform run --adapter reference --known /dev/zero": "--known /dev/zero is not a regular file, and may never end",
+    "conform engine --engine ssmspec --report /dev/null": "--report /dev/null is not a regular file, and would be replaced",
+    "generate --prompts /dev/zero": "--prompts /dev/zero is not a regular file, and may never end",
+    "conform report /dev/zero": "/dev/zero cannot be read (it is not a regular file)",
     "conform report no": "no does not exist",
     "conform compare no no": "no does not exist",
     "traffic --tiny --out F": "--out F is a folder; give a file, such as F/out",
@@ -140,6 +144,7 @@ WRONG = {
     "conform run --adapter reference --in-process --memory 1": "--memory 1.0 has no use: --in-process",
     "conform run --adapter reference --in-process --timeout 1": "--timeout 1.0 has no use: --in-process",
     "conform run --adapter reference --resume": "--resume finds no run in conformance-report",
+    "conform run --adapter reference --keep-passed": "--keep-passed has no use: no run is continued; omit it",
     "conform run --adapter reference --adapter reference": "--adapter reference is given twice",
     "conform run --adapter reference --case ssd.step/b1/plain/gentle/s0 --shard 2/2": "--shard 2/2 has no use: --case",
     "conform run --adapter reference --before x": "--before x has no use",
@@ -218,6 +223,6 @@ def test_a_planted_check_that_ignores_is_seen(
 def test_a_planted_folder_that_is_left_is_seen(
     told: Callable[[str], tuple[Any, list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("property_tests.campaigns.campaign.shutil.rmtree", lambda folder: None)
+    monkeypatch.setattr("property_tests.campaigns.campaign.remove", lambda files, folders: None)
     with pytest.raises(AssertionError, match="fuzz-report"):
         told("fuzz --database foo://x")

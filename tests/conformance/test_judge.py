@@ -97,7 +97,22 @@ def test_a_missing_or_an_extra_output_fails() -> None:
 def test_messages_say_what_came_what_is_needed_and_where() -> None:
     assert compare([Y], (VALUE[:1],), FP32).message == ("y has shape (1, 3, 2); it must be (2, 3, 2), axes (b t h)")
     message = compare([Y], (changed((1, 0, 1), 9.0),), FP32).message
-    assert message == "y is wrong by 2, 4 times its bound 0.5, first at b=1, t=0, h=1: expected 7, got 9"
+    assert message == "y is wrong by 2, 4 times its bound 0.5, at b=1, t=0, h=1: expected 7, got 9"
+
+
+def test_the_error_and_the_values_of_a_message_are_of_the_place_that_it_names() -> None:
+    came = VALUE.copy()
+    came[0, 0, 1] += 1.0
+    came[1, 2, 0] -= 8.0
+    judgement = compare([Y], (came.astype(np.float32),), FP32)
+    assert judgement.message == (
+        "y is wrong by 8, 16 times its bound 0.5, at b=1, t=2, h=0 (the worst place; the first is b=0, t=0, h=1): "
+        "expected 10, got 2"
+    )
+    (one,) = judgement.outputs
+    assert one.at == {"b": 1, "t": 2, "h": 0}
+    assert abs(one.expected - one.got) == one.error  # type: ignore[operator]
+    assert one.first == {"b": 0, "t": 0, "h": 1}
 
 
 def test_a_fingerprint_sees_one_bit_in_a_nested_array_and_a_change_of_shape() -> None:

@@ -63,7 +63,7 @@ def test_the_matrix_is_there_and_a_cell_leads_to_its_cases(opened: Page) -> None
     first = shown.locator("details").first
     assert first.get_attribute("open") is not None
     expect(first).to_contain_text(HOSTILE.replace("\u2028", "")[:20])  # filled by its toggle event: waits for it
-    expect(first.locator("tbody td")).to_have_text(["y", "3", "0.000003", "0.000001", "b=0, t=2", "", ""])
+    expect(first.locator("tbody td")).to_have_text(["y", "3", "0.000003", "0.000001", "first at b=0, t=2", "", ""])
     assert first.locator(".rerun code").inner_text() == LINES[1].rerun  # type: ignore[union-attr]
     shown.get_by_label("Show").select_option("pass")
     assert shown.locator("summary .tag").all_inner_texts() == ["pass"]
@@ -136,7 +136,9 @@ def test_every_number_is_right_and_the_worst_comes_first(chromium: Browser, tmp_
     assert "exact" not in used[:4], "a case that fails is not exact"
     second = shown.locator("details").nth(1)
     second.locator("summary").click()
-    expect(second.locator("tbody td")).to_have_text(["y", "∞", "0.5", "0", "t=2", "0.25", "0.75"])  # after its toggle event
+    expect(second.locator("tbody td")).to_have_text(
+        ["y", "∞", "0.5", "0", "first at t=2", "0.25", "0.75"]
+    )  # after its toggle event
     assert tab.said == []  # type: ignore[attr-defined]
     tab.close()
 

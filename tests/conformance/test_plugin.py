@@ -72,6 +72,31 @@ def test_a_failing_case_is_a_failed_test_with_its_account(tmp_path: Path) -> Non
     assert way.failures == whole.footer.verdicts["fail"] > 2
 
 
+RAISES = """
+import numpy as np
+from ssmspec_ref import ssd
+from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+
+def step(S, token, params):
+    if token.z is not None:
+        raise ValueError("no gate")
+    return tuple(a.astype(np.float32) for a in ssd.step(S, token, params))
+
+def adapter():
+    return Adapter("mine", "0.1", (Subject("kernel", {{"ssd.step": Capability(step, NumericContract())}}),))
+"""
+
+
+def test_what_passes_in_the_session_says_which_option_a_case_raises_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "KERNELS", RAISES)
+    words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "standard", "--ssmspec-explain", "none")
+    done = session(tmp_path, *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert 'if it does not take z=on, declare limits=Limits({"z": ("off",)})' in done.stdout
+
+
 def test_a_listed_failure_is_expected_and_one_that_passes_fails(tmp_path: Path) -> None:
     (tmp_path / "known.toml").write_text(KNOWN)
     words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-known", "known.toml", "-k", "commit and plain")
@@ -98,6 +123,7 @@ def test_workers_judge_and_one_report_is_written(tmp_path: Path) -> None:
     [
         (("--ssmspec-adapter", "no_such"), "UnknownAdapter: 'no_such' is neither a module in this folder or on PYTHONPATH"),
         (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "huge"), "must be one of smoke, standard"),
+        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-explain", "all"), "must be one of none, quick, full"),
         (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-operation", "nothing.*"), "nothing to run"),
     ],
 )
@@ -132,3 +158,24 @@ def test_without_its_option_nothing_of_ours_is_imported(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert "IMPORTED ['conformance', 'conformance.plugin']" in done.stdout
+
+
+INTERRUPTS = "type('Now', (), {'__array_ufunc__': None, '__radd__': lambda *_: __import__('signal').raise_signal(2)})()"
+"""Ctrl-C as soon as it is added to an array: in the first case."""
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
+@pytest.mark.parametrize("some", [False, True], ids=["all cases", "some cases"])
+def test_an_interrupted_session_leaves_nothing_green_of_the_one_before(tmp_path: Path, some: bool) -> None:
+    """A session of some cases writes to a folder of its own, so that it leaves the report of all as it is."""
+    words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
+    assert session(tmp_path, *words).returncode == 0
+    made = ("report.jsonl", "report.html", "junit.xml", "badge.svg")
+    before = {name: (tmp_path / "report" / name).read_bytes() for name in made}
+    done = session(tmp_path, *words, *(["-k", "commit and plain"] if some else []), wrong=INTERRUPTS)  # type: ignore[arg-type]
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    if some:
+        assert {name: (tmp_path / "report" / name).read_bytes() for name in made} == before
+    else:
+        assert all("unfinished" in (tmp_path / "report" / name).read_text() for name in made[1:])
+        assert (tmp_path / "report" / "report.jsonl").read_bytes() == b""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conformance import cli
+from conformance.progress.watch import FIRST, Watch, progress_bar
 from conformance.report.stream import Result
 
 
@@ -25,17 +25,19 @@ class Slow:
 
 @pytest.mark.parametrize(("verdict", "last"), [("fail", "looking for the smallest case of each failure"), ("pass", "")])
 def test_a_long_operation_prints_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch, verdict: Any, last: str) -> None:
-    text, folder = StringIO(), Slow(monkeypatch)
+    text, table, folder = StringIO(), StringIO(), Slow(monkeypatch)
     told: dict[str, Any] = {"case": "ssd.step/b1", "verdict": verdict, "message": "y is wrong by 1"}
     one = Result(adapter="a", subject="s", contract="c", operation="ssd.step", **told)
-    with cli._bar(Console(file=text, width=200)) as bar:
-        write = cli._watched(folder, 10, bar)  # type: ignore[arg-type]
+    with progress_bar(Console(file=text, width=200)) as bar:
+        write = Watch(folder.add, 10, bar)
         for _ in range(10):
             write(one)
+        write.table(Console(file=table), [one] * 10)
     printed = text.getvalue().splitlines()
     lines = [line for line in printed if not line.startswith("failed")]
-    failures = ["failed  a: s  ssd.step/b1  y is wrong by 1"] * cli.FIRST if verdict == "fail" else []
+    failures = ["failed  a: s  ssd.step/b1  y is wrong by 1"] * FIRST if verdict == "fail" else []
     assert [line for line in printed if line not in lines] == failures
     assert [line.split()[0] for line in lines] == ["0/10", "3/10", "6/10", "9/10"] + ["10/10"] * bool(last)
     assert all(line.endswith("s left") for line in lines[1:4])
     assert not last or lines[-1].endswith(last)
+    assert ("10 fail" in table.getvalue()) is bool(last)  # what passes is shown once, at the end

@@ -234,9 +234,7 @@ def test_a_selection_without_a_case_is_a_mistake_of_usage(project: Project) -> N
 
 def test_an_operation_whose_limits_admit_no_case_fails(project: Project) -> None:
     source = project.pytester.path / "src" / "my_kernels.py"
-    text = source.read_text().replace(
-        "NumericContract())", "NumericContract(), Limits(sizes={axis: (0, 0) for axis in 'btcw'}))"
-    )
+    text = source.read_text().replace("NumericContract())", "NumericContract(), Limits({'advanced': ()}))")
     source.write_text(text.replace("import Adapter,", "import Adapter, Limits,"))
     done = project.run("ssmspec::")
     assert counts(done) == {"failed": 1}

@@ -12,7 +12,8 @@ from conformance.faults.recurrences.arithmetic import bf16_state, subject
 from conformance.report.stream import SCHEMA, Output, Result, Writer, header, read_report
 from conformance.run.known import FOLDER, Entry, Known, read_known
 from conformance.run.plan import Selection, plan
-from conformance.run.runner import Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import run
 from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject, Verdict
 
 TODAY = date(2026, 12, 1)

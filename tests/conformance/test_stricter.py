@@ -16,7 +16,8 @@ from conformance.report.matrix import summary
 from conformance.report.stream import Result, header
 from conformance.run.known import read_known
 from conformance.run.plan import Selection, plan
-from conformance.run.runner import Outcome, Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import Outcome, run
 from ssmspec_ref import ssd
 from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
 

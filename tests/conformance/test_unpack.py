@@ -43,6 +43,28 @@ def test_a_folder_that_has_the_version_is_left_alone_and_one_with_another_is_ref
         unpack.unpack("vllm==0.32.0", into)
 
 
+def test_a_folder_takes_several_projects_each_in_one_version(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into, other = tmp_path / "peer", tmp_path / "einops-0.8.2-py3-none-any.whl"
+    unpack.unpack("vllm==0.33.0", into)
+    with ZipFile(other, "w") as archive:
+        for name in ("einops/__init__.py", "einops-0.8.2.dist-info/METADATA"):
+            archive.writestr(name, "")
+    monkeypatch.setattr(unpack, "download", lambda requirement, folder: other)
+    assert unpack.unpack("einops==0.8.2", into) == ["einops/__init__.py", "einops-0.8.2.dist-info/METADATA"]
+    assert unpack.unpack("vllm==0.33.0", into) == []
+    with pytest.raises(UnpackError, match=r"holds einops-0\.8\.2\.dist-info; give another folder"):
+        unpack.unpack("einops==0.8.1", into)
+
+
+def test_a_source_is_not_built_without_what_building_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack, "find_spec", lambda name: None if name == "torch" else name)
+    with pytest.raises(UnpackError, match="mamba-ssm has no wheel, and building one needs torch: install that first"):
+        unpack.unpack("mamba-ssm==2.3.2.post1", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_wheel_without_a_part_is_refused_and_leaves_nothing(wheel: Path, tmp_path: Path) -> None:
     with ZipFile(wheel, "w") as archive:
         archive.writestr(OPS, "")
@@ -70,7 +92,7 @@ def test_an_extraction_cut_short_is_done_again(wheel: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("requirement", ["vllm", "numpy==2.0.0", "vllm>=0.33"])
 def test_what_is_no_wheel_of_a_peer_is_refused(requirement: str, tmp_path: Path) -> None:
-    with pytest.raises(UnpackError, match="give vllm==VERSION or sglang==VERSION or flashinfer-python==VERSION"):
+    with pytest.raises(UnpackError, match=" or ".join(f"{name}==VERSION" for name in unpack.PARTS)):
         unpack.unpack(requirement, tmp_path)
 
 

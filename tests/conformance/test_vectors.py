@@ -12,6 +12,7 @@ from conformance.faults.catalogue import FAULTS
 from conformance.faults.classes import CLASSES
 from conformance.judge.verdict import compare
 from conformance.suite import find
+from conformance.vectors import generate
 from conformance.vectors.generate import CONTRACTS, DRAWN, FOLDER, settled
 from conformance.vectors.index import Index, Vector
 from conformance.vectors.tensors import dump, named, read, upwards
@@ -144,3 +145,21 @@ def test_a_bound_in_float32_is_never_smaller_and_files_are_written_alike() -> No
     assert np.all(upwards(bound).astype(np.float64) >= bound)
     made = {"b": np.ones(3, dtype=np.float32), "a": np.zeros((), dtype=bool)}
     assert dump(made) == dump(dict(reversed(list(made.items()))))
+
+
+def test_only_files_that_the_index_names_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a model in it lost the model."""
+    index = INDEX.model_dump(mode="json")
+    index["vectors"] = [index["vectors"][0] | {"file": name} for name in ("stale.safetensors", "../above.safetensors")]
+    (tmp_path / "above.safetensors").touch()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("stale.safetensors", "model.safetensors"):
+        (folder / name).touch()
+    monkeypatch.setattr(generate, "generate", lambda folder: {"index.json": b"{}"})
+    generate.main(False, folder)
+    assert {path.name for path in folder.iterdir()} == {"stale.safetensors", "model.safetensors", "index.json"}
+    (folder / "index.json").write_text(json.dumps(index))
+    generate.main(False, folder)
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "index.json"}
+    assert (tmp_path / "above.safetensors").exists()

@@ -46,7 +46,7 @@ def run(folder: Path, path: str, **inputs: str) -> Done:
         if (code and not always) or ("artifact" in step.get("if", "") and not names["inputs.artifact"]):
             continue
         if "uses" in step:
-            assert re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"])
+            assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step["uses"])
             uploads.append(
                 {key: OUTPUT.sub(lambda found: value(found[1], names), text) for key, text in step["with"].items()}
             )

@@ -26,6 +26,7 @@ from ssmspec_fast.draft.shapes import TREE_A, chain
 from ssmspec_fast.engine.graphs import awake
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.sequences import new_sequences
+from ssmspec_fast.engine.window import Proposal, Window
 from ssmspec_fast.operations.triton_ops import TritonOperations
 
 MODEL = "mamba2-2.7b"
@@ -72,6 +73,17 @@ def launched(subject: Subject, layers: int, operations: Any) -> tuple[list[Launc
     return launches, tape
 
 
+def silent(method: str) -> list[str]:
+    """The launches of a step of a method for windows of 7 or 13 that is given a root alone."""
+    model, subject = random_model(MODEL, device="meta", layers=2), SUBJECTS[method]
+    made = METHODS[subject.method](1)
+    engine = Engine(model, Neighbours(subject, model), made, operations=TritonOperations(), slots=1, cache=64)
+    sequences, slots = new_sequences(1, 80, (0,), (), "meta"), torch.empty(1, dtype=torch.int64, device="meta")
+    with counted() as (launches, tape):
+        engine.judge(Proposal(Window(torch.zeros_like(slots)[:, None], slots, settled=True)), sequences)
+    return [launch.name for launch in launches] + [str(done[0]) for done in tape.done]
+
+
 def drafting(name: str, layers: int) -> int:
     """All launches of a proposal for two rows."""
     drafter = DRAFTERS[name](random_model("mamba2-130m", device="meta", layers=layers))
@@ -95,6 +107,7 @@ def main() -> None:
         launches, tape = launched(SUBJECTS["joint, 2 drafts"], 1, ablation.operations(name))
         copies = sum("index_select" in str(done) for done in tape.done)
         found[name] = {"kernels": [launch.name for launch in launches], "copies": copies}
+    found["silent"] = {method: silent(method) for method in ("plain", "replay", "tree", "buffer", "joint")}
     print(json.dumps(found))
 
 

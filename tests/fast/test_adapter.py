@@ -11,7 +11,8 @@ from conformance.judge.verdict import judge
 from conformance.run.known import read_known
 from conformance.run.load import load
 from conformance.run.plan import Job, Selection, plan
-from conformance.run.runner import Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import run
 from ssmspec_fast.adapters.decoder import Decoding
 from ssmspec_fast.adapters.engine import operations_of
 from ssmspec_fast.methods import activation_replay, replay_buffer

@@ -338,6 +338,15 @@ def test_json_lines_without_a_prompt_are_refused(tmp_path: Path) -> None:
         assert "line 2: JSON without a `prompt` that is text or a list of token ids" in made.stderr
 
 
+def test_a_file_of_prompts_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    with file.open("wb") as stream:
+        stream.truncate(1 << 40)
+    made = call("--prompts", file)
+    assert made.exit_code == REFUSED
+    assert made.stderr.splitlines()[-1].endswith("has more than 268,435,456 bytes; give fewer prompts at once")
+
+
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
     monkeypatch.setitem(sys.modules, "ssmspec_fast.api", None)
     made = call("--checkpoint", trained / "mamba2", "--prompt", "x")

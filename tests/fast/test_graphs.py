@@ -11,10 +11,11 @@ from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft.bandit import BanditDrafter
+from ssmspec_fast.draft.chooser import Chooser, Chosen
+from ssmspec_fast.draft.costs import Costs
 from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import branches, chain
-from ssmspec_fast.engine.chooser import Budgeted, Chooser, Costs
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.methods.activation_replay import ActivationReplay
@@ -94,7 +95,7 @@ def test_a_shape_is_recorded_once_whatever_is_asked() -> None:
 
 @pytest.mark.parametrize(
     "drafter",
-    [lambda: NGram(NODES - 1), lambda: Budgeted(NGram(2), Chooser(Costs({4: {1: 1.0, 3: 1.1}}), 2))],
+    [lambda: NGram(NODES - 1), lambda: Chosen(NGram(2), Chooser(Costs({4: {1: 1.0, 3: 1.1}}), 2))],
     ids=["one shape", "several"],
 )
 def test_prepared_steps_are_not_recorded_again(drafter: Any) -> None:

@@ -28,7 +28,7 @@ def found() -> dict[str, Any]:
 
 
 def test_every_method_has_its_limits(found: dict[str, Any]) -> None:
-    assert set(found) == {*LIMITS, *GATES.drafting, *ABLATED}
+    assert set(found) == {*LIMITS, *GATES.drafting, *ABLATED, "silent"}
 
 
 @pytest.mark.parametrize("method", LIMITS)
@@ -46,6 +46,11 @@ def test_beside_the_layers_a_step_makes_at_most_so_many(method: str, found: dict
 @pytest.mark.parametrize("drafter", GATES.drafting)
 def test_drafting_makes_at_most_so_many(drafter: str, found: dict[str, Any]) -> None:
     assert found[drafter] <= GATES.drafting[drafter]
+
+
+@pytest.mark.parametrize("method", ["replay", "tree", "buffer", "joint"])
+def test_a_step_without_drafts_makes_the_launches_of_plain_decoding(method: str, found: dict[str, Any]) -> None:
+    assert found["silent"][method] == found["silent"]["plain"]
 
 
 @pytest.mark.parametrize("name", ABLATED)

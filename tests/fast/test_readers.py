@@ -87,6 +87,19 @@ def test_a_planted_reader_that_takes_any_value_is_caught(monkeypatch: pytest.Mon
         ("granite_hybrid", {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'; supported"),
         ("granite_hybrid", {"layer_types": ["mamba", "moe", "mamba"]}, "layer_types is"),
         ("nemotron_h", {"layers_block_type": 5}, "layers_block_type is 5"),
+        ("nemotron_h", {"num_hidden_layers": 77}, "num_hidden_layers is 77, but"),
+        ("nemotron_h", {"num_hidden_layers": "4"}, "num_hidden_layers is '4'"),
+        ("nemotron_h", {"expand": "two"}, "expand is 'two'"),
+        (
+            "nemotron_h",
+            {"rms_norm_eps": 0.001, "layer_norm_epsilon": 1e-5},
+            "they say the same thing, so one of them is wrong",
+        ),
+        ("nemotron_h", {"rms_norm_eps": [1], "layer_norm_epsilon": 1e-5}, "rms_norm_eps is"),
+        ("nemotron_h", {"hybrid_override_pattern": "M"}, "name other blocks; one of them is wrong"),
+        ("llama", {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, "rope_type is"),
+        ("llama", {"rope_parameters": {"type": 5, "rope_theta": 1e4}}, "rope_type is 5; it must be a text"),
+        ("llama", {"rms_norm_eps": 1e308}, "rms_norm_eps is 1e.308; it must be a number from 0 to 0.1"),
     ],
 )
 def test_a_wrong_field_is_named(name: str, change: dict[str, Any], said: str) -> None:

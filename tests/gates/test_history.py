@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from perf_gates import cli
+from perf_gates.digest import texts
+from perf_gates.machine import kernels_hash
 from perf_gates.verdicts import gates, history
 from perf_gates.verdicts.history import Change, NotComparableError, Run, Time
 from perf_gates.verdicts.measured import Results
@@ -85,16 +87,18 @@ def test_the_table_tells_what_is_significant_and_counts_the_rest() -> None:
 
 
 def test_a_run_that_regressed_is_kept_only_with_a_reason(tmp_path: Path) -> None:
-    file, runner = tmp_path / "mine" / "history.jsonl", CliRunner()
-    first = runner.invoke(cli.app, ["keep", "--history", str(file)])
+    file, runner, run, slow = tmp_path / "mine" / "history.jsonl", CliRunner(), tmp_path / "run", tmp_path / "slow"
+    for folder, factor in ((run, 1.0), (slow, 1.2)):
+        folder.mkdir()
+        for part in cli.RESULTS.glob("*.json"):
+            held = json.loads(part.read_text())
+            if "timings" in held:
+                held["machine"] |= {"kernels": kernels_hash(), "code": texts.text()}
+            for timing in held.get("timings", []):
+                timing["us"] *= factor
+            (folder / part.name).write_text(json.dumps(held))
+    first = runner.invoke(cli.app, ["keep", str(run), "--history", str(file)])
     assert (first.exit_code, len(history.runs(file))) == (0, 1)
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    for part in cli.RESULTS.glob("*.json"):
-        held = json.loads(part.read_text())
-        for timing in held.get("timings", []):
-            timing["us"] *= 1.2
-        (slow / part.name).write_text(json.dumps(held))
     refused = runner.invoke(cli.app, ["keep", str(slow), "--history", str(file)])
     assert (refused.exit_code, len(history.runs(file))) == (1, 1)
     assert "--accept --reason saves it" in refused.output

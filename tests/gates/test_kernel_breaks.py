@@ -231,10 +231,9 @@ def test_what_kills_the_survivors_of_fresh_draws_is_there() -> None:
 
 
 def test_tests_that_take_their_cases_from_another_file_are_those_of_its_kernels() -> None:
-    for kernel in ("gated_norm", "selective_tree", "kda_commit"):
-        assert "test_far_launchers.py" in cases.named(run.TESTS)[kernel]
-    assert "test_far_launchers.py" not in cases.named(run.TESTS)["ssd_commit"]
-    assert all("test_refused_tensors.py" in cases.named(run.TESTS)[kernel] for kernel in ("kda_tree", "norm", "conv_step"))
+    every = {"test_far.py", "test_outputs.py", "test_refusals.py", "test_rows.py"}
+    assert every <= cases.named(run.TESTS)[cases.EVERY]
+    assert all(every <= {*cases.tests_of(kernel, run.PACKAGE, run.TESTS, {})} for kernel in ("gated_norm", "ssd_commit"))
     assert all("test_counted.py" in cases.named(run.TESTS)[kernel] for kernel in ("ssd_buffered", "linear_rows"))
 
 
@@ -267,7 +266,7 @@ def test_a_planted_break_is_killed_and_one_that_changes_nothing_survives() -> No
     assert (row["result"], row["how"]) == ("killed", "assertion")
     assert "test_the_cursors_follow_the_rule" in row["by"]
     assert other["result"] == "survived"
-    assert other["tests"] >= 6
+    assert other["tests"] >= 5  # all of test_cursors.py
 
 
 def event(error: str, *bases: str) -> dict[str, object]:
@@ -324,12 +323,13 @@ def test_another_statement_another_break_and_the_second_of_two_alike_have_other_
 
 
 def test_every_recorded_break_is_found_where_it_stands_now() -> None:
+    """But those of statements that have gone: docs/evidence/ledger.md counts them, and another one needs its line there."""
     header, rows = table.load(Path(table.__file__).with_name("breaks.jsonl"))
     made = found(find(run.PACKAGE.rglob("[!_]*.py"))[0], set(header["drawn"]))
     hashes = run.module_hashes()
     lost = [row["name"] for row in rows if row["name"] not in made and header["modules"][row["module"]] in hashes.values()]
     assert lost == []
-    assert len(made) > 0.5 * len(rows)
+    assert len(made) >= 85
 
 
 def test_the_page_is_that_of_the_recorded_breaks() -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from perf_gates.closure.hashes import folder_of
+from perf_gates.digest.texts import package
 from perf_gates.gpu.rehearsal import H200
 from perf_gates.static import catalogue, compiled
 from perf_gates.static.capture import given
 
-KERNELS = folder_of("ssmspec_kernels")
+KERNELS = package("ssmspec_kernels")
 LINES, PARAMETERS, VALUES, DEPTH, EXCEPTIONS = 60, 40, 8, 2, 6
 LIST, PENDING = (Path(__file__).with_name(f"kernel_limits{part}.toml") for part in ("", "_pending"))
 

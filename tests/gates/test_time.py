@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf_gates.gpu.paired_timing import ImplausibleTimeError, Side, TimeGate, WrongOutputError, measure
+from perf_gates.gpu.paired_timing import ImplausibleTimeError, Pair, Side, TimeGate, WrongOutputError, measure
 from perf_gates.verdicts import stable
 
 from .gates_results import GATES
@@ -52,6 +52,24 @@ def test_noise_above_the_limit_is_not_comparable_and_the_stop_rule_ends_it() -> 
     assert len(pair.over_us) == len(pair.under_us) == 40
     assert pair.error > GATE.noise
     assert GATE.verdict(pair) == "not comparable"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "error", "verdict"),
+    [
+        (3.3, 0.03, "FAIL"),
+        (0.3, 0.03, "to tighten"),
+        (1.2, 0.03, "not comparable"),
+        (1.0, 0.03, "not comparable"),
+        (1.1, 0.03, "not comparable"),
+        (3.3, 0.8, "not comparable"),
+        (3.3, float("nan"), "not comparable"),
+        (3.3, float("inf"), "not comparable"),
+        (float("nan"), 0.03, "FAIL"),
+    ],
+)
+def test_noise_excuses_only_a_verdict_that_it_could_change(ratio: float, error: float, verdict: str) -> None:
+    assert GATE.verdict(Pair("scan", "step", ratio, error, (), ())) == verdict
 
 
 def test_quiet_pairs_stop_early_and_loud_ones_go_on() -> None:

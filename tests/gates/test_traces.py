@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import pre_tokenizers
 from typer.testing import CliRunner
 
 from conformance.refusal import REFUSED
@@ -17,6 +18,17 @@ def test_tokens_are_bytes_or_words_with_their_spaces() -> None:
     known: dict[str, int] = {}
     assert tokens_of("to be  or to be", "word", known) == (0, 1, 2, 3, 1)
     assert list(known) == ["to", " be", "  or", " to"]
+
+
+@pytest.mark.parametrize(
+    "text", ["It's 2 days: don't\n    x_1 = f(aé)  \n", "  \t\n\n'll've__init__(self,x2)٣ 東京\u00a0 .\n "]
+)
+def test_pieces_are_those_of_the_tokenizers_of_gpt_2(text: str) -> None:
+    """As the library splits it; nothing of the text is lost."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True).pre_tokenize_str(text)
+    known: dict[str, int] = {}
+    numbers = tokens_of(text, "piece", known)
+    assert [list(known)[n] for n in numbers] == [text[start:end] for _, (start, end) in split]
 
 
 def test_an_output_that_repeats_its_prompt_is_accepted_whole() -> None:
@@ -47,7 +59,7 @@ def test_a_folder_of_texts_and_lines_is_read_and_what_is_no_trace_refused(tmp_pa
     (tmp_path / "a.txt").write_text("x" * 80)
     (tmp_path / "b.jsonl").write_text(json.dumps({"prompt": "ab", "output": "abab"}) + "\n")
     assert [(t.name, len(t.output)) for t in read(tmp_path, "byte")] == [("a.txt", 16), ("b.jsonl:1", 4)]
-    with pytest.raises(TraceError, match="must be one of byte, word"):
+    with pytest.raises(TraceError, match="must be one of byte, word, piece"):
         read(tmp_path, "pixel")
     (tmp_path / "b.jsonl").write_text('{"prompt": "ab"}\n')
     with pytest.raises(TraceError, match="line 1: KeyError"):

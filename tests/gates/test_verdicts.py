@@ -65,7 +65,10 @@ def set_timing(part: str, index: int, **values: Any) -> Callable[[dict[str, Any]
     ("edit", "why"),
     [
         (set_machine("steps", gpu="NVIDIA H100"), "made on NVIDIA H100, not NVIDIA H200"),
-        (set_machine("steps", kernels="other"), "steps was made with kernels other, which are not the current ones"),
+        (
+            set_machine("steps", kernels="other"),
+            "steps: its digests at ccccccc are not recorded; run `python -m perf_gates.digest` where git holds that commit",
+        ),
         (set_timing("steps", 1, noise=0.03), "noise of scan 0.030, above 0.02"),
         (set_timing("steps", 0, clock_mhz=1500), "clock at step 1500 MHz, of 1980"),
         (set_timing("steps", 0, clock_mhz=None), "steps holds no noise or no clock of step"),

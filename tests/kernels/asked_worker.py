@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from perf_gates.digest.launches import disassembled
 from perf_gates.static import ptx
 from perf_gates.static.capture import build, launches_of
-from perf_gates.static.compiled import disassembled
 from perf_gates.static.entry import BF16, BOOL, FP32, I32, meta
 from perf_gates.static.shapes import DELTA
 from ssmspec_kernels.delta import delta_apply

@@ -6,7 +6,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from conformance.interpreter.memory import watch
@@ -70,17 +69,6 @@ def assert_one_product(S: torch.Tensor, alone: torch.Tensor) -> None:
     """States that hold one token each, as `check_last` says."""
     apart = (S.double() - alone.double()).abs()
     assert (apart <= 2.0**-18 * alone.double().abs()).all(), "the newest token's weight is not what it is alone"
-
-
-def assert_refused(kernel: Any, case: cases.Case, changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    """With these arguments in place of the case's the kernel raises, and has written nothing."""
-    before = [cases.whole(x).clone() for x in (case.S, case.out)]
-    named = {"slots": case.slots, "out": case.out, "l2_norm": True, "scale": None, **case.extra}
-    named |= {name: getattr(case, name) for name in ("S", "q", "k", "v", "g", "beta")}
-    with pytest.raises(error, match=message):
-        kernel(**{**named, **changes})
-    for old, x in zip(before, (case.S, case.out), strict=True):
-        assert cases.untouched(old, cases.whole(x))
 
 
 def check_bytes(module: ModuleType, kernel: Any, o: Options, write: bool) -> None:

@@ -182,7 +182,7 @@ def launcher(frame: Any) -> str:
     outermost, name = "", str(frame.f_globals["__name__"])
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
-        if package == PACKAGE and module:
+        if package == PACKAGE and module not in ("", "row"):
             outermost = module.rpartition(".")[2]
         frame = frame.f_back
     return outermost or name

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from perf_gates.closure.package import Definition, Package, bound
-
 _count = itertools.count()
 _root = tempfile.TemporaryDirectory(prefix="ssmspec_mutants_")
 
@@ -33,17 +31,26 @@ class Source:
 @functools.cache
 def sources(folder: Path) -> dict[str, Source]:
     """Of every module of a package, by its name inside it."""
-    package = Package(folder)
+    files = {file.relative_to(folder).with_suffix("").parts: file for file in sorted(folder.rglob("*.py"))}
+    files = {parts[:-1] if parts[-1] == "__init__" else parts: file for parts, file in files.items()}
     found = {}
-    for module in package.modules.values():
-        path = "/".join([*filter(None, module.name.split(".")), *(["__init__"] if module.is_package else [])]) + ".py"
-        text = (folder / path).read_text() if (folder / path).exists() else ""
-        nodes = [n for n in ast.walk(module.tree) if isinstance(n, ast.Import | ast.ImportFrom)]
-        targets = [target for node in nodes for _, target in package.imported(module, node)]
-        inside = [t for t in targets if isinstance(t, Definition)]
-        names = {f"{t.module}.{t.name}".strip(".") for t in inside} | {t.module for t in inside}
-        found[module.name] = Source(path, text, frozenset(names & package.modules.keys()), tuple(_spans(module.tree, text)))
+    for parts, file in files.items():
+        text = file.read_text()
+        tree = ast.parse(text)
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        bases = [(_base(parts, file.stem == "__init__", folder.name, node), node) for node in nodes]
+        named = {(*base, *more) for base, node in bases for more in ((), *((a.name,) for a in node.names))}
+        imports = frozenset(".".join(name) for name in named & files.keys())
+        found[".".join(parts)] = Source(str(file.relative_to(folder)), text, imports, tuple(_spans(tree, text)))
     return found
+
+
+def _base(module: tuple[str, ...], is_package: bool, package: str, node: ast.ImportFrom) -> tuple[str, ...]:
+    """The module that names are imported from, inside the package; one that no module has for others."""
+    path = tuple((node.module or "").split(".")) if node.module else ()
+    if not node.level:
+        return path[1:] if path[0] == package else ("",)
+    return module[: len(module) + is_package - node.level] + path
 
 
 def _spans(tree: ast.Module, text: str) -> Iterator[tuple[str, int, int]]:
@@ -51,9 +58,16 @@ def _spans(tree: ast.Module, text: str) -> Iterator[tuple[str, int, int]]:
     starts = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
     inner = [(f"{c.name}.", n) for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body]
     for prefix, node in [*(("", n) for n in tree.body), *inner]:
-        for name in sorted(bound(node)) if not isinstance(node, ast.Import | ast.ImportFrom) else ():
+        for name in sorted(_bound(node)):
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
             yield f"{prefix}{name}", starts[first - 1], starts[node.end_lineno or 0]
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement of a module or a class binds."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def planted(held: dict[str, Source], own: str, old: str, at: str | None) -> tuple[Source, int]:

@@ -15,7 +15,6 @@ from ssmspec_kernels.contract import of_products
 from ssmspec_ref import attention
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.attention import AttentionParams, KVState
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from tests.kernels import tensors
 from tests.kernels.mutants import mutated
@@ -274,35 +273,6 @@ def check_not_finite(module: ModuleType, products: str, form: str) -> None:
 @pytest.mark.parametrize(("products", "form"), [("fp32", "fp32"), ("fp32", "bf16"), ("bf16", "bf16")])
 def test_a_value_that_is_not_finite_reaches_only_the_tokens_that_see_it(products: str, form: str) -> None:
     check_not_finite(kernel, products, form)
-
-
-REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"q": lambda c: c.q[..., :-1]}, ShapeMismatch, "axis e has size"),
-    ({"K": lambda c: c.K.bfloat16()}, PrecisionError, "q, K, V are"),
-    ({"V": lambda c: c.V[:, :-1]}, ShapeMismatch, "axis l has size"),
-    ({"q": lambda c: c.q[:, :3], "out": lambda c: None}, ParameterError, "2 groups do not divide 3"),
-    ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 4 sequences"),
-    ({"block_t": lambda c: 24}, ParameterError, "chunk is 24"),
-    ({"products": lambda c: "tf32"}, ParameterError, "products is 'tf32'; give 'fp32' or 'bf16'"),
-    ({"products": lambda c: "bf16"}, PrecisionError, "products is 'bf16' for activations in torch.float32"),
-    ({"scale": lambda c: 0.0}, ParameterError, "scale is 0.0"),
-    ({"length": lambda c: torch.zeros(6)}, PrecisionError, "length is"),
-    ({"out": lambda c: c.out[:, :-1]}, ShapeMismatch, "axis h has size"),
-    (
-        {"K": lambda c: c.K[:1], "V": lambda c: c.V[:1], "slots": lambda c: None, "length": lambda c: None},
-        ParameterError,
-        "the pool holds 1 states for 4 rows",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
-def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
-    case = draw(Options())
-    kept = Kept(out=case.out, K=case.K, V=case.V)
-    with pytest.raises(error, match=message):
-        case.call(kernel, **{name: change(case) for name, change in changes.items()})
-    kept.check()
 
 
 def check_all(module: ModuleType) -> None:

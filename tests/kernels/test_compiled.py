@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import triton
 
-from perf_gates.machine import kernels_hash
+from perf_gates.digest.texts import text
 from perf_gates.static import capture, catalogue, compiled, ptx
 from perf_gates.static.capture import launches_of
-from perf_gates.static.compiled import Cost
+from perf_gates.static.compiled import Cost, Made
 from perf_gates.static.entry import ARCHITECTURES, Entry
 
 pytestmark = pytest.mark.interpreter
 
 ROOT = Path(__file__).parent.parent.parent
 COST = Cost(registers=64, spills=0, stack=0, shared=256, loads=20, wide_loads=8, stores=9)
+MADE = Made(triton.__version__, {})
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
@@ -44,7 +46,7 @@ def probe() -> dict[str, Any]:
 def test_the_kernels_keep_their_budgets_and_none_of_these_spills() -> None:
     """A fixed part of the catalogue, an entry of each launcher for sm_90; a verification for all three architectures.
 
-    CI holds the hash of the kernels whose budgets these are.
+    CI compares the launches whose budgets these are.
     """
     done = run("-m", "perf_gates.static.compiled", "--quick", "--jobs", "1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -65,23 +67,55 @@ def test_the_page_says_how_much_is_compiled() -> None:
     assert f"The tests compile {quick} pairs" in page
 
 
-def test_the_budgets_are_of_the_kernels_that_stand() -> None:
-    """What is not compiled here, and the table behind these tests, is read from them."""
-    held, _ = compiled.budgets()
-    assert compiled.stale(held) == []
-    (line,) = compiled.stale(replace(held, kernels="of another"))
-    assert line == f"the budgets are for kernels of another, but this is {kernels_hash()}; run `{compiled.REWRITE}`"
-    assert compiled.compare({"k": COST}, replace(held, kernels="of another"), {"k": COST}) == [line]
+@pytest.mark.parametrize(
+    "capabilities", [pytest.param(("90",)), pytest.param(("80", "90", "100"), marks=pytest.mark.nightly)], ids=" ".join
+)
+def test_the_budgets_are_of_the_current_launches(capabilities: tuple[str, ...]) -> None:
+    """What is not compiled here, and the table behind these tests, is read from them.
+
+    In CI an entry of each launcher; all of them if the text of the kernels changed since the budgets were written.
+    """
+    some = ["--quick"] if capabilities == ("90",) and compiled.budgets()[0].code == text() else []
+    done = run("-m", "perf_gates.static.compiled", "--stale", *some, "--sm", *capabilities)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " budgets are of the current launches" in done.stdout
 
 
-def test_budgets_of_other_kernels_are_not_written_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_budgets_of_everything_are_of_the_whole_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a part keep the hash of the text that all were written with."""
+    held = replace(MADE, code="older")
+    monkeypatch.setattr(compiled, "BUDGETS", tmp_path / "budgets.toml")
+    monkeypatch.setattr(compiled, "launched", lambda: iter([("norm x 0:kernel sm_90", None, 90)]))
+    monkeypatch.setattr(compiled, "everything", lambda: iter([next(e for e in catalogue.entries() if e.kernel == "norm")]))
+    for part, code in ((["--only", "norm"], "older"), (["--quick"], "older"), (["--sm", "90"], "older"), ([], text())):
+        compiled.BUDGETS.write_text(compiled.budgets_text(held, {}))
+        compiled.main(["--write", *part])
+        assert compiled.budgets()[0].code == code
+
+
+def test_a_launch_that_changed_is_named_with_the_command() -> None:
+    held = replace(MADE, launches={"k": "of another", "l": "the same"})
+    (line,) = compiled.stale(held, {"k": "now", "l": "the same"})
+    assert line == f"k: the budget is for another launch; run `{compiled.REWRITE}`"
+    assert compiled.compare({"k": COST}, replace(MADE, launches={"k": "now"}), held, {"k": COST}) == [line]
+
+
+def test_budgets_of_another_triton_are_not_written_in_part(tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from perf_gates.static import compiled
+        compiled.BUDGETS = Path(sys.argv[1])
+        compiled.everything = lambda: iter([next(e for e in compiled.catalogue.entries() if e.name.startswith("norm "))])
+        compiled.main(["--write", *sys.argv[2:]])
+    """
     file = tmp_path / "budgets.toml"
-    file.write_text(compiled.budgets_text({"a b": COST}).replace(kernels_hash(), "of another"))
-    monkeypatch.setattr(compiled, "BUDGETS", file)
+    file.write_text(compiled.budgets_text(replace(MADE, triton="0.1", launches={"a b": "c"}), {"a b": COST}))
     before = file.read_text()
-    for part in (["--quick"], ["--only", "ssd_scan"]):
-        with pytest.raises(SystemExit):
-            compiled.main(["--write", *part])
+    for part in (["--quick"], ["--only", "norm"]):
+        done = run("-c", code, str(file), *part)
+        assert done.returncode == 2
+        assert f"the budgets are for triton 0.1, but this is {MADE.triton}" in done.stderr
     assert file.read_text() == before
 
 
@@ -117,14 +151,14 @@ def test_a_planted_fault_is_caught(probe: dict[str, Any], planted: str, message:
 @pytest.mark.parametrize(("figure", "value"), [("registers", 63), ("registers", 65), ("stores", 10), ("wide_loads", 0)])
 def test_a_figure_that_moves_either_way_fails_and_names_the_command(figure: str, value: int) -> None:
     moved = replace(COST, **{figure: value})
-    (line,) = compiled.compare({"k": moved}, compiled.made(), {"k": COST})
+    (line,) = compiled.compare({"k": moved}, MADE, MADE, {"k": COST})
     assert line == f"k: {figure} {getattr(COST, figure)} -> {value}; if this is intended, run `{compiled.REWRITE}`"
 
 
 def test_a_kernel_without_a_budget_and_budgets_of_another_triton_fail() -> None:
-    assert compiled.compare({"k": COST}, compiled.made(), {"k": COST}) == []
-    assert compiled.compare({"k": COST}, compiled.made(), {}) == [f"k: no budget; run `{compiled.REWRITE}`"]
-    (line,) = compiled.compare({"k": COST}, replace(compiled.made(), triton="0.1"), {"k": COST})
+    assert compiled.compare({"k": COST}, MADE, MADE, {"k": COST}) == []
+    assert compiled.compare({"k": COST}, MADE, MADE, {}) == [f"k: no budget; run `{compiled.REWRITE}`"]
+    (line,) = compiled.compare({"k": COST}, MADE, replace(MADE, triton="0.1"), {"k": COST})
     assert line.startswith("the budgets are for triton 0.1, but")
 
 
@@ -147,8 +181,9 @@ def test_spills_are_a_fault_without_a_reason_and_a_block_too_large_always() -> N
 
 def test_budgets_come_back_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BUDGETS", tmp_path / "budgets.toml")
-    compiled.BUDGETS.write_text(compiled.budgets_text({"a b": COST, "c": replace(COST, stores=0)}))
-    assert compiled.budgets() == (compiled.made(), {"a b": COST, "c": replace(COST, stores=0)})
+    made = replace(MADE, launches={"a b": "x", "c": "y"}, code="z")
+    compiled.BUDGETS.write_text(compiled.budgets_text(made, {"a b": COST, "c": replace(COST, stores=0)}))
+    assert compiled.budgets() == (made, {"a b": COST, "c": replace(COST, stores=0)})
 
 
 def test_launches_cannot_be_recorded_in_the_interpreter() -> None:

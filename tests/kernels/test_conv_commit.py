@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from ssmspec_kernels.conv import conv_commit
-from ssmspec_ref import errors
 from tests.kernels.conv_cases import Options, case
 from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import BYTES, Kept, check_bytes, doubles, watch
@@ -45,29 +44,6 @@ def test_a_state_narrower_than_its_inputs_is_rounded_once() -> None:
     M, u = torch.zeros(1, 5, 4, dtype=torch.bfloat16), torch.randn(1, 6, 5)
     conv_commit.conv_commit(M, u, advanced=torch.tensor([6]))
     assert torch.equal(M[0], u[0, 2:].T.to(torch.bfloat16))
-
-
-REFUSED = {
-    "nothing accepted": (lambda m: {}, errors.ParameterError, "0 of advanced and path"),
-    "both": (
-        lambda m: {"advanced": m.slots, "path": torch.zeros(4, 5, dtype=torch.int64)}, errors.ParameterError, "2 of advanced",
-    ),
-    "float counts": (lambda m: {"advanced": m.slots.float()}, errors.PrecisionError, "advanced"),
-    "counts of other rows": (lambda m: {"advanced": m.slots[:-1]}, errors.ShapeMismatch, "axis b"),
-    "small pool": (lambda m: {"M": m.M[:2], "advanced": m.slots, "slots": None}, errors.ParameterError, "pool"),
-    "other channels": (lambda m: {"u": m.u[:, :, :-1], "advanced": m.slots}, errors.ShapeMismatch, "axis c"),
-    "one tap": (lambda m: {"M": m.M[:, :, :1], "advanced": m.slots}, errors.ParameterError, "1 taps"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
-    change, error, text = REFUSED[name]
-    made = case(Options())
-    kept = Kept(**made.tensors)
-    with pytest.raises(error, match=text):
-        conv_commit.conv_commit(**{"M": made.M, "u": made.u, "slots": made.slots, **change(made)})
-    kept.check()
 
 
 MUTANTS = [

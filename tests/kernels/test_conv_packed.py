@@ -10,7 +10,6 @@ import torch
 
 from ssmspec_kernels.conv import conv_packed
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref import errors
 from ssmspec_ref.conv import ConvParams
 from tests.kernels.device import COMPILED
 from tests.kernels.mutants import caught, mutated
@@ -115,27 +114,6 @@ def test_bounds_past_the_run_touch_nothing_behind_it() -> None:
     conv_packed.conv_packed(**tensors, block_t=8, block_c=8)
     kept.check(out=slice(None), M=tensors["slots"].long())
     assert not tensors["M"][tensors["slots"].long()].isnan().any()
-
-
-REFUSED = {
-    "no sequence": (lambda m: {"bounds": m["bounds"][:1]}, errors.ShapeMismatch, "at least one sequence"),
-    "slots of others": (lambda m: {"slots": m["slots"][:-1]}, errors.ShapeMismatch, "4 sequences"),
-    "float bounds": (lambda m: {"bounds": m["bounds"].float()}, errors.PrecisionError, "bounds"),
-    "small pool": (lambda m: {"M": m["M"][:2], "slots": None}, errors.ParameterError, "pool"),
-    "one tap": (lambda m: {"M": m["M"][..., :1], "weight": m["weight"][:, :1]}, errors.ParameterError, "1 taps"),
-    "rows": (lambda m: {"u": m["u"][None], "out": None}, errors.ShapeMismatch, "axes"),
-    "bytes": (lambda m: {"fresh": torch.zeros(5, dtype=torch.uint8)}, errors.PrecisionError, "fresh"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
-    change, error, text = REFUSED[name]
-    tensors = {key: t for key, t in made(Options())["tensors"].items() if t is not None}
-    kept = Kept(**tensors)
-    with pytest.raises(error, match=text):
-        conv_packed.conv_packed(**{**tensors, **change(tensors)})
-    kept.check()
 
 
 MUTANTS = [

@@ -11,7 +11,6 @@ import torch
 
 from conformance.interpreter.memory import watch
 from ssmspec_kernels.delta import delta_apply, delta_chunked, delta_solve, delta_tree
-from ssmspec_ref.errors import ParameterError
 from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_tree as trees
 from tests.kernels.delta_cases import Options
@@ -116,18 +115,6 @@ def test_heads_beyond_2_to_the_31_elements_are_read_and_written() -> None:
     case.call(two(delta_chunked, o))
     assert torch.equal(case.S, near.S)
     assert torch.equal(case.out, near.out)
-
-
-@pytest.mark.parametrize("o", [Options(), Options(t=17, io="bf16"), Options(io="bf16", channel=True)], ids=str)
-def test_what_two_launches_do_not_take_is_refused_and_nothing_is_written(o: Options) -> None:
-    case, sees = cases.draw(o, padding=False), torch.ones(o.b, o.t, o.t, dtype=torch.bool).tril()
-    before = [cases.whole(x).clone() for x in (case.S, case.out)]
-    with pytest.raises(ParameterError, match="they take up to 16 tokens of 128 channels"):
-        case.call(partial(delta_chunked.delta_chunked, two_launches=True))
-    with pytest.raises(ParameterError, match="they take up to 16 tokens of 128 channels"):
-        case.call(partial(delta_tree.delta_tree, two_launches=True), ancestors=sees)
-    for old, x in zip(before, (case.S, case.out), strict=True):
-        assert cases.untouched(old, cases.whole(x))
 
 
 def check_padding(module: ModuleType) -> None:

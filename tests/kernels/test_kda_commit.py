@@ -14,7 +14,6 @@ from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.delta import DeltaParams, DeltaWindow
 from ssmspec_ref.error_bounds.arithmetic import constant, exact
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from tests.kernels.device import COMPILED
 from tests.kernels.mutants import caught, mutated
@@ -223,33 +222,6 @@ def test_an_axis_beyond_2_to_the_31_elements_is_reached(axis: str) -> None:
             setattr(case, name, far(getattr(case, name), axes.index(axis)))
     case.call(kernel)
     assert torch.equal(case.S, near.S)
-
-
-REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "nothing accepted": ({"advanced": None}, ParameterError, "0 of advanced and path"),
-    "both": ({"path": torch.zeros(3, 5, dtype=torch.int64)}, ParameterError, "2 of advanced"),
-    "rows of other sequences": ({"rows": torch.zeros(2, dtype=torch.int64)}, ShapeMismatch, "axis b"),
-    "no rows for drafts": ({"rows": None}, ShapeMismatch, "6 rows for 3 sequences"),
-    "a gate per head": ({"g": torch.zeros(2, 6, 5, 4)}, ShapeMismatch, r"its axes are \(i m t h k\)"),
-    "groups that do not divide": ({"k": torch.zeros(2, 6, 5, 3, 12)}, ParameterError, "3 groups do not divide 4 heads"),
-    "parameters of one layer": ({"A": -torch.ones(1, 4)}, ShapeMismatch, "axis i"),
-    "a bias without A": ({"A": None}, ParameterError, "dt_bias without A"),
-    "a bound without A": ({"A": None, "dt_bias": None, "lower_bound": -5.0}, ParameterError, "lower_bound is given without"),
-    "a bound above 0": ({"lower_bound": 1.0}, ParameterError, "lower_bound is 1.0"),
-    "eps of 0": ({"eps": 0.0}, ParameterError, "eps is 0.0"),
-    "float counts": ({"advanced": torch.zeros(3)}, PrecisionError, "advanced is"),
-    "small pool": ({"S": torch.zeros(2, 2, 4, 12, 18), "slots": None}, ParameterError, "pool holds 2 states"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
-    changes, error, text = REFUSED[name]
-    case = Case(Options(drafts=2))
-    kept = Kept(**case.tensors)
-    with pytest.raises(error, match=text):
-        case.call(kernel, **changes)
-    kept.check()
 
 
 FAULTS = [

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from ssmspec_kernels.kda import kda_scan as kernel
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels.delta_cases import Options
-from tests.kernels.delta_checks import assert_refused, check_bound, check_bytes, check_exact, check_last, check_steep
+from tests.kernels.delta_checks import check_bound, check_bytes, check_exact, check_last, check_steep
 from tests.kernels.mutants import mutated
 
 
@@ -99,30 +98,6 @@ def test_other_tiles_lie_within_the_bound(tiles: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("write", [True, False])
 def test_bytes_equal_the_formula_and_the_state_is_read_once(o: Options, write: bool) -> None:
     check_bytes(kernel, kernel.kda_scan, o, write)
-
-
-REFUSED: list[tuple[Any, type[Exception], str]] = [
-    ({"g": lambda c: c.g[..., 0]}, ShapeMismatch, "a decay per key channel; for a decay per head call"),
-    ({"g": lambda c: c.g[..., :3]}, ShapeMismatch, "axis k has size 12"),
-    ({"k": lambda c: c.k[:, :-1]}, ShapeMismatch, "axis t has size"),
-    ({"S": lambda c: c.S.double()}, PrecisionError, "float64"),
-    ({"slots": lambda c: None, "S": lambda c: c.S[:2]}, ParameterError, "the pool holds 2 states for 3 rows"),
-    ({"dt_bias": lambda c: torch.zeros(4, 12)}, ParameterError, "dt_bias is given without A"),
-    ({"A": lambda c: torch.zeros(4), "dt_bias": lambda c: torch.zeros(4)}, ShapeMismatch, r"axes are \(h k\)"),
-    ({"A": lambda c: torch.zeros(4).bfloat16()}, PrecisionError, "A is"),
-    ({"lower_bound": lambda c: -5.0}, ParameterError, "lower_bound is given without A"),
-    ({"A": lambda c: torch.zeros(4), "lower_bound": lambda c: 0.0}, ParameterError, "lower_bound is 0.0; it bounds"),
-    ({"A": lambda c: torch.zeros(4), "lower_bound": lambda c: float("nan")}, ParameterError, "lower_bound is nan"),
-    ({"A": lambda c: torch.zeros(4), "lower_bound": lambda c: -float("inf")}, ParameterError, "lower_bound is -inf"),
-    ({"scale": lambda c: 0.0}, ParameterError, "scale and eps"),
-    ({"out": lambda c: c.out[:, :, :-1]}, ShapeMismatch, "axis h has size"),
-]
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
-def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
-    case = cases.draw(options(), padding=False)
-    assert_refused(kernel.kda_scan, case, {name: change(case) for name, change in changes.items()}, error, message)
 
 
 def check_all(module: ModuleType) -> None:

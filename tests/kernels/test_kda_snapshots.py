@@ -4,15 +4,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from ssmspec_kernels.kda import kda_snapshots as kernel
 from ssmspec_kernels.kda.kda_scan import kda_scan
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_snapshots as snapshots
 from tests.kernels.delta_cases import Options
-from tests.kernels.delta_checks import assert_refused
 from tests.kernels.mutants import mutated
 
 COVER = [
@@ -55,22 +52,6 @@ def test_every_state_is_that_of_a_shorter_scan_bit_for_bit() -> None:
 @pytest.mark.parametrize("o", [Options(t=4, channel=True, v=33, spare=14), Options(t=2, channel=True, io="bf16", spare=9)])
 def test_bytes_equal_the_formula(o: Options) -> None:
     snapshots.check_bytes(named(kernel), o)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"places": torch.zeros(3, 2, dtype=torch.int64)}, ShapeMismatch, "axis t has size 3"),
-        ({"places": torch.zeros(3, 3)}, PrecisionError, "places is"),
-        ({"g": torch.zeros(3, 3, 4)}, ShapeMismatch, "a decay per key channel"),
-        ({"lower_bound": -1.0}, ParameterError, "lower_bound is given without A"),
-    ],
-)
-def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    case, places = snapshots.draw(COVER[0])
-    assert_refused(kernel.kda_snapshots, case, {"places": places, **changes}, error, message)
 
 
 def check_all(module: ModuleType) -> None:

@@ -16,11 +16,9 @@ from ssmspec_kernels.kda import kda_pairs
 from ssmspec_kernels.kda import kda_tree as kernel
 from ssmspec_kernels.kda.kda_scan import kda_scan
 from ssmspec_ref import tree
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from tests.kernels import delta_cases as cases
 from tests.kernels import test_delta_tree as trees
 from tests.kernels.delta_cases import Options
-from tests.kernels.delta_checks import assert_refused
 from tests.kernels.mutants import mutated
 from tests.trees import packed, parents_of, path_to
 
@@ -113,30 +111,6 @@ def test_a_tile_is_a_power_of_two_of_at_least_sixteen_channels(many: int, nodes:
         assert block >= 64 or nodes <= 32  # smaller ones were compiled to wrong code (`kda_tree.LEAST_V`)
 
 
-REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"ancestors": torch.ones(3, 5, 4, dtype=torch.bool)}, ShapeMismatch, "5 rows and 4 columns"),
-    ({"ancestors": torch.ones(3, 5, 5)}, PrecisionError, "ancestors is"),
-    ({"g": torch.zeros(3, 5, 4)}, ShapeMismatch, "a decay per key channel"),
-    ({"lower_bound": -5.0}, ParameterError, "lower_bound is given without A"),
-    ({"k": torch.zeros(3, 5, 2, 6).half()}, PrecisionError, "a matrix product takes one type"),
-]
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
-def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    case = cases.draw(COVER[0])
-    given = {"ancestors": torch.ones(3, 5, 5, dtype=torch.bool), **changes}
-    assert_refused(kernel.kda_tree, case, given, error, message)
-
-
-def test_small_tiles_are_refused_for_more_than_32_nodes() -> None:
-    case = cases.draw(options(b=1, t=33, h=1, k=4, v=4))
-    given = {"ancestors": torch.ones(1, 33, 33, dtype=torch.bool), "block_v": 32}
-    assert_refused(kernel.kda_tree, case, given, Unsupported, "tiles of 32 channels are refused for 33 nodes")
-
-
 @pytest.mark.nightly
 def test_the_largest_tree_in_fp32_fits_the_shared_memory_of_an_sm90() -> None:
     """With Triton's own three stages it takes 278,528 bytes, and an H200 refuses it. Nightly: it compiles for 20 s."""
@@ -160,12 +134,6 @@ g, beta, mask = meta(1, 128, 4, 128), meta(1, 128, 4), torch.empty(1, 128, 128, 
 launches = launches_of(lambda: kda_tree.kda_tree(S, q, k, v, g, beta, mask))
 print(max(build(launch, 90).compiled.metadata.shared for launch in launches))
 """
-
-
-def test_more_than_128_nodes_are_refused() -> None:
-    case = cases.draw(options(b=1, t=129, h=1, k=4, v=4))
-    mask = torch.ones(1, 129, 129, dtype=torch.bool)
-    assert_refused(kernel.kda_tree, case, {"ancestors": mask}, ParameterError, "holds 129 nodes")
 
 
 FAULTS = [

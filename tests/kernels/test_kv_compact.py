@@ -11,7 +11,6 @@ from torch import Tensor
 from conformance.interpreter.memory import watch
 from ssmspec_kernels.attention import kv_compact as module
 from ssmspec_ref import attention
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 
 from . import accept_cases, tensors
 from .mutants import caught, mutated
@@ -147,37 +146,6 @@ def bytes_fit(kernel: ModuleType, io: str, index: torch.dtype, g: int, e: int, b
 @pytest.mark.parametrize("sizes", [("bf16", I64, 2, 20, 16), ("fp32", I32, 3, 7, None)])
 def test_only_the_slots_that_move_are_read_and_written_once_each(sizes: Any) -> None:
     assert bytes_fit(module, *sizes)
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"V": torch.full((2, 8, 1, 3), 7.0)}, ShapeMismatch),
-        ({"V": torch.full((2, 8, 1, 4), 7.0).half()}, PrecisionError),
-        ({"path": torch.zeros(2, 3)}, PrecisionError),
-        ({"path": torch.zeros(2, 129, dtype=I64)}, Unsupported),
-        ({"path": torch.zeros(3, 3, dtype=I64)}, ParameterError),
-        ({"length": torch.zeros(3, dtype=I64)}, ShapeMismatch),
-        ({"slots": torch.zeros(1, dtype=I64)}, ShapeMismatch),
-        ({"K": torch.full((2, 8, 4, 2), 7.0)[..., :1].transpose(2, 3)}, ShapeMismatch),
-    ],
-)
-def test_what_the_kernel_cannot_do_is_refused_before_anything_is_written(
-    change: dict[str, Any], error: type[Exception]
-) -> None:
-    given: dict[str, Any] = {name: torch.full((2, 8, 1, 4), 7.0) for name in "KV"}
-    given |= {"path": torch.tensor([[0, 2, 3]] * 2), "length": torch.zeros(2, dtype=I64)} | change
-    with pytest.raises(error):
-        module.kv_compact(**given)
-    assert all(bool((given[name] == 7).all()) for name in "KV")
-
-
-def test_the_advanced_length_is_refused_in_the_place_of_the_length() -> None:
-    length = torch.zeros(2, dtype=I64)
-    with pytest.raises(ShapeMismatch, match="of its own"):
-        module.kv_compact(
-            torch.zeros(2, 8, 1, 4), torch.zeros(2, 8, 1, 4), torch.zeros(2, 3, dtype=I64), length, advanced_length=length
-        )
 
 
 MUTANTS = {

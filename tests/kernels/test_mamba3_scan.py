@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ssmspec_kernels.mamba3 import mamba3_commit, mamba3_packed, mamba3_scan, mamba3_snapshots
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref import errors
 from ssmspec_ref.mamba3 import Mamba3Window
 from ssmspec_ref.records import prefix
 from ssmspec_ref.records import rows as of_rows
@@ -256,33 +255,6 @@ def test_a_commit_has_the_bits_of_a_scan() -> None:
     one = {name: made.tensors[name][None] for name in names}
     mamba3_commit.mamba3_commit(**one, **kept, advanced=torch.full((o.b,), o.t))
     assert torch.equal(one["S"][0][made.named], scanned[made.named])
-
-
-REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
-    "another width": (lambda m: {"S": m["S"][..., :-1].contiguous()}, errors.ShapeMismatch, "28 numbers, but .* is 29"),
-    "another number of channels": (lambda m: {"C": m["C"][..., :-1].contiguous()}, errors.ShapeMismatch, "axis n"),
-    "many angles": (lambda m: {"angle": torch.zeros(3, 4, 4)}, errors.ParameterError, "4 angles"),
-    "a floor below 0": (lambda m: {"A_floor": -1.0}, errors.ParameterError, "A_floor"),
-    "no eps": (lambda m: {"eps": 0.0}, errors.ParameterError, "eps"),
-    "a bias with gaps": (lambda m: {"B_bias": torch.zeros(2, 1, 7)[..., :6]}, errors.ShapeMismatch, "B_bias has strides"),
-    "double x": (lambda m: {"x": m["x"].double()}, errors.PrecisionError, "x is torch.float64"),
-    "a small pool": (lambda m: {"S": m["S"][:2], "slots": None}, errors.ParameterError, "pool"),
-    "three groups": (lambda m: {n: torch.zeros(3, 4, 1, 3, 6) for n in "BC"}, errors.ParameterError, "3 groups"),
-}  # fmt: skip
-MORE = {mamba3_scan: {}, mamba3_snapshots: {"places": torch.zeros(3, 4).int()}}
-ALL = [(module, *REFUSED[name]) for module in MORE for name in REFUSED]
-
-
-@pytest.mark.parametrize(("module", "change", "error", "text"), ALL)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(
-    module: ModuleType, change: Any, error: type[Exception], text: str
-) -> None:
-    made = case(Options())
-    kept = Kept(**tensors(made.tensors))
-    launch = getattr(module, module.__name__.rpartition(".")[2])
-    with pytest.raises(error, match=text):
-        launch(**{**made.tensors, **MORE[module], **change(made.tensors)})
-    kept.check()
 
 
 MUTANTS = [

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from perf_gates import lossless, machine
-from perf_gates.closure.hashes import kernels
+from perf_gates.digest import record
 from perf_gates.gpu import __main__ as gpu
 from perf_gates.gpu import compilation, model_shapes, sanitized
 from perf_gates.gpu.kernels import linear, steps
-from perf_gates.report import kernel_table
-from perf_gates.verdicts import measured, missed, targets
-from perf_gates.verdicts.measured import PARTS, RUNS, At, OverFloor, Results
+from perf_gates.ratchet import bars, peers
+from perf_gates.report import kernel_table, missed_cells
+from perf_gates.verdicts import gates, measured, missed, targets
+from perf_gates.verdicts.measured import PARTS, At, OverFloor, Results
 
 pytestmark = pytest.mark.interpreter
 
@@ -88,12 +89,6 @@ def test_every_measurement_launches_what_it_times(rehearsed: dict[str, Any]) -> 
         assert expected <= set(rehearsed[part]["launched"]), part
 
 
-def test_a_part_is_told_by_the_code_of_every_kernel_that_it_launches(rehearsed: dict[str, Any]) -> None:
-    for part, names in RUNS.items():
-        held = {d.name for name in names for d in kernels().reached(kernels().launcher(name))}
-        assert {*rehearsed[part]["launched"]} <= held, part
-
-
 def test_no_measurement_comes_twice(rehearsed: dict[str, Any]) -> None:
     for part, found in rehearsed.items():
         timed = [tuple(t) for t in found["timed"]]
@@ -126,10 +121,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(missed, "reasons", lambda: explained)
     asked: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
     for at in keys():
-        asked[at.part].append({"model": at.shape, "operation": at.operation, "batch": at.batch, "us": 10.0, "bytes": 1000})
-    head = {"gpu": "G", "driver": "1", "torch": "2", "triton": "3", "commit": "c" * 40, "kernels": machine.kernels_hash()}
+        row = {"model": at.shape, "operation": at.operation, "batch": at.batch, "us": 10.0, "bytes": 1000}
+        asked[at.part].append(row | {"noise": 0.001, "clock_mhz": 1980})
+    limits = gates.load().limits
+    head = {"gpu": limits.gpu, "driver": "1", "torch": limits.torch, "triton": limits.triton, "commit": "c" * 40}
+    head |= {"kernels": machine.kernels_hash()}
+    versions = {part: dict.fromkeys(names, "1.0") for part, names in peers.PEERS.items()}
     for part in PARTS:
         found: dict[str, Any] = {"machine": head | measured.rule(part) | {"copy_bytes_per_us": 100.0, "empty_launch_us": 1.0}}
+        found["machine"] |= {"peers": versions.get(part, {})}
         if part == "model_shapes":
             verdict = {
                 "kernel": "k",
@@ -145,7 +145,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             done = [str(case) for case in compilation.module(part).cases()]
             found |= {"complete": True, "errors": [], "done": done, "timings": asked[part]}
         (tmp_path / f"{part}.json").write_text(json.dumps(found))
+    made = bars.Bars({}, "as made", bars.times(Results(tmp_path)), peers=versions)
+    monkeypatch.setattr(bars, "read", lambda: made)
     return tmp_path
+
+
+def line(cell: targets.Cell, results: Results) -> str:
+    """The row of the table for a cell."""
+    (found,) = [j for j in kernel_table.judged(results, machine.kernels_hash()) if j.row.kernel == cell]
+    return kernel_table.line(found, results)
 
 
 def keys() -> set[At]:
@@ -189,7 +197,8 @@ def test_missing_cell_is_a_fault_and_a_dash(folder: Path, capsys: pytest.Capture
 def test_part_that_is_not_there_or_of_other_kernels_is_a_fault(part: str, folder: Path) -> None:
     change(folder, part, lambda found: found["machine"].update(kernels="other"))
     (wrong,) = kernel_table.faults(Results(folder), machine.kernels_hash())
-    assert wrong.startswith(f"{part}: measured on kernels other")
+    whose = "the digests of kernels other" if part == "model_shapes" else f"{part}: its digests at ccccccc"
+    assert wrong.startswith(f"{whose} are not recorded; run `python -m perf_gates.digest` where git holds th")
     (folder / f"{part}.json").unlink()
     assert f"{part}: no file" in list(kernel_table.faults(Results(folder), machine.kernels_hash()))
 
@@ -246,9 +255,9 @@ def test_target_that_is_missed_is_said_and_what_bounds_it_is_asked_for(folder: P
     change(folder, "linear", slow)
     results = Results(folder)
     (cell,) = [c for c in targets.cells() if c.what == "linear_rows, over 1 row" and c.batch == 32]
-    assert kernel_table.line(cell, results).endswith("| <= 1.06 | 3.00 | 1.00 | 1.00 cuBLAS | **missed** |")
-    assert not cell.holds(float("nan"))
-    short = [f"{c.what}, {c.shape}, {c.batch}: misses its target" for c in missed.missed(results) if c.row == "linear_rows"]
+    assert line(cell, results).endswith("| <= 1.06 | 3.00 | 1.00 | 1.00 cuBLAS | **FAIL** |")
+    found = missed_cells.missing(kernel_table.judged(results, machine.kernels_hash()))
+    short = [f"{c.what}, {c.shape}, {c.batch}: misses its target" for c, _ in found if c.row == "linear_rows"]
     assert short
     assert [fault.split(", and missed.toml")[0] for fault in kernel_table.faults(results, machine.kernels_hash())] == short
     given = (*missed.reasons(), missed.Reason("linear_rows", "Starts and ends.", "overlap."))
@@ -260,15 +269,19 @@ def test_target_that_is_missed_is_said_and_what_bounds_it_is_asked_for(folder: P
     )
 
 
-def test_a_part_stands_while_its_own_kernels_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_stands_while_its_own_calls_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else changed in the kernels."""
+    held = record.read().parts["linear"]
+
     def other(found: dict[str, Any]) -> None:
-        found["machine"] |= {"kernels": "of before", "code": measured.code("linear")}
+        found["machine"] |= {"kernels": "of before", "commit": held.commit}
 
     change(folder, "linear", other)
+    monkeypatch.setattr(record, "standing", lambda: record.Stale({"steps": ["m/step/1"]}, {}, []))
     assert list(kernel_table.faults(Results(folder), machine.kernels_hash())) == []
-    monkeypatch.setattr(measured, "code", lambda part: f"another {part}")
+    monkeypatch.setattr(record, "standing", lambda: record.Stale({"linear": [min(held.calls)]}, {}, []))
     (wrong,) = kernel_table.faults(Results(folder), machine.kernels_hash())
-    assert wrong.startswith("linear: measured on kernels of before")
+    assert wrong == f"linear at {held.commit[:7]}: {record.AGAIN}, its code has changed"
 
 
 def test_entry_that_explains_what_holds_is_a_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +309,7 @@ def test_floor_is_that_of_the_bytes_and_a_launch_of_each(folder: Path) -> None:
     change(folder, "steps", grow)
     assert not isinstance(cell.floor, str)
     assert cell.floor(Results(folder)) == (1900 / 100 + 1) / (1000 / 100 + 1)
-    assert "| <= 2.5 | 1.00 | 1.82 |" in kernel_table.line(cell, Results(folder))
+    assert "| <= 2.5 | 1.00 | 1.82 |" in line(cell, Results(folder))
 
 
 def test_time_over_bytes_and_a_launch(folder: Path) -> None:

@@ -13,7 +13,7 @@ from perf_gates.gpu import model_shapes
 from perf_gates.gpu.judge import call, inputs, mamba3, projections, rings, ssd, ssd_gated, tokens
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict
-from perf_gates.machine import kernel_hash
+from perf_gates.machine import kernels_hash
 from perf_gates.report.kernel_table import NOT_RUN
 from perf_gates.static.kernel_modules import homes
 from tests.kernels import planted_worker
@@ -195,7 +195,7 @@ def test_a_check_that_has_no_time_left_is_no_pass(jobs: int) -> None:
 
 
 def test_of_each_check_the_last_verdict_on_the_present_code_counts(tmp_path: Any) -> None:
-    here = kernel_hash("norm")
+    here = kernels_hash()
     lost = asdict(Verdict("norm", "m", "T=1", 1, False, None, "not run: no time left", here))
     ran = asdict(Verdict("norm", "m", "T=1", 1, True, 0.5, "", here))
     again = asdict(Verdict("norm", "m", "T=1", 1, True, 0.4, "", here))

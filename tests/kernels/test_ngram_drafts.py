@@ -10,7 +10,6 @@ import torch
 from conformance.interpreter.memory import watch
 from ssmspec_kernels.tokens import ngram_drafts as module
 from ssmspec_ref.draft.ngram import png
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 
 from .mutants import caught, mutated
 from .tensors import far
@@ -123,31 +122,6 @@ def test_bytes_are_the_closed_form_and_no_access_is_outside(rows: int, tokens: i
         module.ngram_drafts(sequences, length, tokens, 3, table=table, slots=slots, **out, **BLOCKS)
     assert seen.distinct_bytes() == module.traffic_bytes(50, 50 - 2 * tokens, 2, 3, tokens, table=rows)
     assert seen.outside == seen.races == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"tokens": 0}, ParameterError),
-        ({"drafts": 0}, ParameterError),
-        ({"table": torch.zeros(4, 2, 3, dtype=I64)}, ParameterError),
-        ({"slots": None, "length": torch.ones(2, dtype=I64)}, ShapeMismatch),
-        ({"length": torch.ones(3)}, PrecisionError),
-        ({"sequences": torch.zeros(3, dtype=I64)}, ShapeMismatch),
-        ({"slots": torch.zeros(2)}, PrecisionError),
-        ({"y": torch.zeros(2, 1, 4, dtype=I64)}, ShapeMismatch),
-        ({"lengths": torch.zeros(2, 2, dtype=I64)}, ShapeMismatch),
-        ({"places": torch.zeros(2, 1, 8, dtype=I64)}, ShapeMismatch),
-        ({"slots": None, "y": torch.zeros(4, 1, 3, dtype=I64)}, ParameterError),
-    ],
-)
-def test_what_the_kernel_cannot_do_is_refused(arguments: dict[str, Any], error: type[Exception]) -> None:
-    given: dict[str, Any] = {
-        "sequences": torch.zeros(3, 8, dtype=I64), "length": torch.ones(3, dtype=I64), "tokens": 2, "drafts": 1,
-        "table": None, "slots": torch.zeros(2, dtype=I64),
-    } | arguments  # fmt: skip
-    with pytest.raises(error):
-        module.ngram_drafts(**given)
 
 
 MUTANTS = {

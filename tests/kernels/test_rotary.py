@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ssmspec_kernels.attention import rotary as kernel
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.layers import rotary as oracle
 from tests.kernels.device import COMPILED
 from tests.kernels.mutants import caught, mutated
@@ -124,25 +123,6 @@ def test_tokens_lie_as_far_apart_as_they_like() -> None:
     case.q = far(case.q, 0)
     case.call(kernel)
     assert torch.equal(case.out[0], wanted[0])
-
-
-REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "too many frequencies": ({"cos": torch.zeros(2, 3, 7), "sin": torch.zeros(2, 3, 7)}, ParameterError, "at most 6"),
-    "sines of others": ({"sin": torch.zeros(2, 3, 5)}, ShapeMismatch, "axis f"),
-    "keys of other channels": ({"k": torch.zeros(2, 3, 2, 11)}, ShapeMismatch, "axis e"),
-    "cosines in bf16": ({"cos": torch.zeros(2, 3, 6).bfloat16()}, PrecisionError, "cos is"),
-    "outputs of others": ({"out": (torch.zeros(2, 3, 5, 12), torch.zeros(2, 3, 3, 12))}, ShapeMismatch, "axis g"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
-    changes, error, text = REFUSED[name]
-    case = Case(Options())
-    kept = Kept(**case.tensors)
-    with pytest.raises(error, match=text):
-        case.call(kernel, **changes)
-    kept.check()
 
 
 FAULTS = [

@@ -18,12 +18,13 @@ import pytest
 import torch
 from triton.language import constexpr
 
+from perf_gates.digest.launches import Tensors, described, plain, unnamed
 from perf_gates.gpu.variants import Variant, variant
 from perf_gates.static import same_code
 from perf_gates.static.capture import Launch, leaves
 from perf_gates.static.kernel_modules import homes, kernel_module
 from perf_gates.static.same_code import Code, Intermediate
-from tests.closure.moving import moved
+from tests.kernels.moving import moved
 
 pytestmark = pytest.mark.interpreter
 
@@ -60,10 +61,10 @@ def test_what_a_kernel_is_given_counts_and_its_constants_do_not() -> None:
     x, y = torch.zeros(2), torch.zeros(2)
     params = [SimpleNamespace(name=name, is_constexpr=name.isupper()) for name in ("x", "y", "n", "BLOCK")]
     kernel: Any = SimpleNamespace(params=params, arg_names=[p.name for p in params])
-    known = dict[int, int]()
+    known = Tensors()
 
     def said(*args: object, block: int = 8) -> str:
-        return same_code.described(Launch(kernel, args, {"BLOCK": block}, (1,)), known)
+        return described(Launch(kernel, args, {"BLOCK": block}, (1,)), known.told)
 
     plain = said(x, y, 4)
     assert said(x, y, 4, block=16) == plain
@@ -80,7 +81,7 @@ def test_a_tuple_is_given_what_it_holds_and_its_constants_are_not() -> None:
         return Launch(kernel, args, options, (1,))
 
     flat, grouped = launched(x, 2, 3, 4), launched(strided(x, constexpr(8)), (2, (3,)), 4)
-    assert same_code.described(flat, {}) == same_code.described(grouped, {})
+    assert described(flat, Tensors().told) == described(grouped, Tensors().told)
     assert [*leaves("at", (2, (3,)))] == [("at.0", 2), ("at.1.0", 3)]
     of = variant(launched(strided(x, constexpr(8)), (None, (constexpr(3), None)), None, num_warps=4))
     assert of == Variant("kernel", (("arg1.1.0", 3), ("num_warps", 4)), ("arg1.0", "arg1.1.1", "arg2"))
@@ -129,9 +130,9 @@ def test_other_code_is_said_in_instructions_that_moved() -> None:
 def test_a_disassembly_without_code_is_refused() -> None:
     head = "//" + "-" * 21
     printed = f"\n.headerflags\n{head} .debug_line {head}\n 7\n{head} .text.f {head}\n f:\n\n    EXIT  ;\n"
-    assert same_code.plain(printed, "f") == "kernel:\nEXIT ;"
+    assert plain(printed, "f") == "kernel:\nEXIT ;"
     with pytest.raises(RuntimeError, match="no code of f"):
-        same_code.plain(f"{head} .nv.info {head}\n", "f")
+        plain(f"{head} .nv.info {head}\n", "f")
 
 
 def test_a_tree_that_does_not_compile_says_why(tmp_path: Path) -> None:
@@ -224,6 +225,7 @@ COMPARED = """
 import json, sys
 from dataclasses import asdict
 import torch
+from perf_gates.digest.launches import Tensors
 from perf_gates.static import same_code as s
 from perf_gates.static.capture import Launch
 sys.path.insert(0, sys.argv[1])
@@ -237,8 +239,8 @@ made["stages"] = Launch(v.plain, flat, {"N": 32, "num_stages": 2}, (1,))
 made["fusion"] = Launch(v.plain, flat, {"N": 32, "enable_fp_fusion": False}, (1,))
 made["odd"] = Launch(v.plain, (x, y, 20, 3), {"N": 32}, (1,))
 made["grid"] = Launch(v.plain, flat, {"N": 32}, (2,))
-forms = {name: asdict(s._intermediate(launch, 90, {})) for name, launch in made.items()}
-same = {name: s._code(made[name], 90, {}).code for name in ("plain", "split")}
+forms = {name: asdict(s._intermediate(launch, 90, Tensors())) for name, launch in made.items()}
+same = {name: s._code(made[name], 90, Tensors()).code for name in ("plain", "split")}
 print(json.dumps([forms, same]))
 """
 
@@ -287,21 +289,16 @@ def test_a_launch_belongs_to_the_entry_or_the_timed_case_that_makes_it() -> None
     assert [same_code.entry_of(n, names) for n in ("norm T=1 any 0", "timed steps#1#12", "timed steps#1#2")] == names
 
 
-def test_a_run_says_of_each_launch_how_it_was_compared() -> None:
-    told = same_code.said(["k 0", "k 1", "timed steps#0#1"], {"k 1"}, [], 90)
-    assert (told["compared"], told["ir"], told["machine_code"], told["timed"]) == (3, 2, ["k 1"], 1)
-
-
 def test_names_of_functions_and_nothing_else_are_numbered() -> None:
     text = 'tt.func public @kernel(%arg0: i32) { tt.call @sum.f32(%arg0) "@kernels @p mov" }\n tt.func private @sum.f32()'
     told = 'tt.func public @function_0(%arg0: i32) { tt.call @function_1(%arg0) "@kernels @p mov" }\n'
-    assert same_code.unnamed(text) == told + " tt.func private @function_1()"
+    assert unnamed(text) == told + " tt.func private @function_1()"
 
 
 def test_constants_are_compared_where_they_are_used_and_not_in_their_order() -> None:
     one, two = "  %cst = arith.constant dense<1> : i32\n", "  %cst_0 = arith.constant dense<2> : i32\n"
     swapped = two.replace("cst_0", "cst") + one.replace("cst", "cst_0")
-    used = same_code.unnamed(one + two + "  %1 = arith.addi %0, %cst : i32\n")
+    used = unnamed(one + two + "  %1 = arith.addi %0, %cst : i32\n")
     assert used == "  %1 = arith.addi %0, <dense<1> : i32> : i32\n"
-    assert same_code.unnamed(swapped + "  %1 = arith.addi %0, %cst_0 : i32\n") == used
-    assert same_code.unnamed(swapped + "  %1 = arith.addi %0, %cst : i32\n") != used
+    assert unnamed(swapped + "  %1 = arith.addi %0, %cst_0 : i32\n") == used
+    assert unnamed(swapped + "  %1 = arith.addi %0, %cst : i32\n") != used

@@ -18,7 +18,6 @@ from ssmspec_kernels.shortconv import (
 )
 from ssmspec_kernels.shortconv.shortconv_ring import Ring
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref import errors
 from ssmspec_ref.records import rows as of_rows
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow
@@ -306,44 +305,6 @@ def test_a_window_behind_an_empty_ring_has_the_bits_of_a_scan() -> None:
     made = case(Options(t=4, padding=False))
     y = shortconv_scan.shortconv_scan(**made.without("out"), write_state=False)
     assert torch.equal(shortconv_buffered.shortconv_buffered(**made.without("out"), ring=ring_for(made)), y)
-
-
-REFUSED: list[tuple[ModuleType, Any, type[Exception], str]] = [
-    (shortconv_packed, lambda t: {"bounds": t["bounds"][:1]}, errors.ShapeMismatch, "at least one sequence"),
-    (shortconv_packed, lambda t: {"bounds": t["bounds"][:-1]}, errors.ShapeMismatch, "4 entries for 5|5 entries for 5"),
-    (shortconv_packed, lambda t: {"x": t["x"].T.contiguous().T}, errors.ShapeMismatch, "stride"),
-    (shortconv_packed, lambda t: {"S": t["S"][:2], "slots": None}, errors.ParameterError, "pool"),
-    (shortconv_commit, lambda t: {"advanced": None}, errors.ParameterError, "0 of advanced and path"),
-    (shortconv_commit, lambda t: {"rows": None}, errors.ShapeMismatch, "12 rows for 4 sequences"),
-    (shortconv_commit, lambda t: {"S": torch.zeros(2, 7, 11, 8)}, errors.ParameterError, "9 taps"),
-    (shortconv_buffered, lambda t: {"window": 2}, errors.ParameterError, "declare the longest window"),
-    (shortconv_buffered, lambda t: {"window": 5}, errors.RingOverflow, "at least 10"),
-    (shortconv_buffered, lambda t: {"lengths": torch.ones(4)}, errors.PrecisionError, "lengths"),
-    (shortconv_flush, lambda t: {"rows": 3}, errors.ParameterError, "number of slots"),
-    (shortconv_flush, lambda t: {"S": torch.zeros(7, 11, 8)}, errors.ParameterError, "9 taps"),
-]
-
-
-@pytest.mark.parametrize(("module", "change", "error", "text"), REFUSED)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(
-    module: ModuleType, change: Any, error: type[Exception], text: str
-) -> None:
-    name, made = module.__name__.rpartition(".")[2], case(Options(t=3))
-    given: dict[str, Any] = {
-        "shortconv_packed": lambda: run_of(PROMPTS[0], False)[1],
-        "shortconv_commit": lambda: replayed(COMMITS[0])[0],
-        "shortconv_buffered": lambda: made.tensors | {"ring": ring_for(made)},
-        "shortconv_flush": lambda: {
-            "S": made.tensors["S"],
-            "slots": made.tensors["slots"],
-            "ring": ring_for(made),
-            "rows": 4,
-        },
-    }[name]()
-    kept = Kept(**{key: x for key, x in given.items() if isinstance(x, Tensor)})
-    with pytest.raises(error, match=text):
-        getattr(module, name)(**{**given, **change(given)})
-    kept.check()
 
 
 PACKED = [

@@ -10,7 +10,7 @@ import torch
 
 from ssmspec_kernels.shortconv import shortconv_scan, shortconv_snapshots, shortconv_tree
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref import errors, shortconv, tree
+from ssmspec_ref import shortconv, tree
 from tests.kernels import conv_cases
 from tests.kernels.conv_cases import tree_mask
 from tests.kernels.mutants import caught, mutated
@@ -174,50 +174,6 @@ def test_parents_out_of_order_read_nothing_outside(bad: list[int]) -> None:
     with watch(**made.tensors) as seen:
         shortconv_tree.shortconv_tree(**made.tensors)
     assert seen.outside == []
-
-
-REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
-    "as many columns as taps": (lambda m: {"S": torch.zeros(7, 11, 3)}, errors.ShapeMismatch, "3 columns, but .* 3 taps"),
-    "another number of channels": (lambda m: {"C": m["C"][..., :-1].contiguous()}, errors.ShapeMismatch, "axis d"),
-    "one tap": (lambda m: {"weight": m["weight"][:, :1]}, errors.ParameterError, "1 taps"),
-    "nine taps": (lambda m: {"weight": torch.ones(11, 9)}, errors.ParameterError, "9 taps"),
-    "a gate transposed": (lambda m: {"B": m["B"].mT.contiguous().mT}, errors.ShapeMismatch, "B has stride"),
-    "double x": (lambda m: {"x": m["x"].double()}, errors.PrecisionError, "x is torch.float64"),
-    "a small pool": (lambda m: {"S": m["S"][:2], "slots": None}, errors.ParameterError, "pool"),
-    "slots as floats": (lambda m: {"slots": m["slots"].float()}, errors.PrecisionError, "slots"),
-}
-FURTHER: dict[str, tuple[ModuleType, Any, type[Exception], str]] = {
-    "marks of other tokens": (shortconv_scan, {"live": torch.ones(4, 4, dtype=torch.bool)}, errors.ShapeMismatch, "live"),
-    "marks as numbers": (shortconv_scan, {"live": torch.ones(4, 5)}, errors.PrecisionError, "live"),
-    "places of other tokens": (shortconv_snapshots, {"places": torch.zeros(4, 4).int()}, errors.ShapeMismatch, "axis t"),
-    "parents of other nodes": (shortconv_tree, {"parents": torch.zeros(4, 4).int()}, errors.ShapeMismatch, "axis t"),
-    "129 nodes": (
-        shortconv_tree,
-        {name: torch.zeros(4, 129, 11) for name in "BCx"} | {"parents": torch.zeros(4, 129).int(), "out": None},
-        errors.Unsupported,
-        "128",
-    ),
-}
-MORE = {
-    shortconv_scan: {},
-    shortconv_snapshots: {"places": torch.zeros(4, 5).int()},
-    shortconv_tree: {"parents": torch.zeros(4, 5).int()},
-}
-ALL = [(module, *REFUSED[name]) for module in MORE for name in REFUSED] + [
-    (m, lambda _, c=c: c, *e) for m, c, *e in FURTHER.values()
-]
-
-
-@pytest.mark.parametrize(("module", "change", "error", "text"), ALL)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(
-    module: ModuleType, change: Any, error: type[Exception], text: str
-) -> None:
-    made = case(Options())
-    kept = Kept(**made.tensors)
-    launch = getattr(module, module.__name__.rpartition(".")[2])
-    with pytest.raises(error, match=text):
-        launch(**{**made.tensors, **MORE[module], **change(made.tensors)})
-    kept.check()
 
 
 MUTANTS = [

@@ -12,7 +12,6 @@ from conformance.interpreter.memory import watch
 from ssmspec_kernels.ssd.ring import ssd_buffered as kernel
 from ssmspec_kernels.ssd.ring import ssd_flush
 from ssmspec_kernels.ssd.ring.ssd_ring import Ring
-from ssmspec_ref.errors import ParameterError, PrecisionError, RingOverflow, ShapeMismatch
 from tests.kernels import ssd_cases as cases
 from tests.kernels import ssd_rings as rings
 from tests.kernels.mutants import mutated
@@ -124,58 +123,6 @@ def test_a_window_moves_the_bytes_of_the_formula_and_no_program_reads_what_anoth
 @pytest.mark.parametrize("short", [True, False])
 def test_a_window_shorter_than_the_longest_is_flushed_as_that_one(short: bool) -> None:
     check_bytes(kernel, Options(b=2, h=2, t=2, io="bf16"), 3, window=4, short=short)
-
-
-REFUSED: list[tuple[int, dict[str, Any], type[Exception], str]] = [
-    (5, {}, RingOverflow, "a ring of 5 cannot hold the windows of 3 tokens"),
-    (8, {"window": 2}, ParameterError, "the window holds 3 tokens, but 2 are declared"),
-    (8, {"window": 5}, RingOverflow, "at least 10"),
-    (8, {"B": lambda c: c.B.bfloat16()}, PrecisionError, "one type is needed"),
-    (8, {"heads": 3}, ParameterError, "3 heads a program do not divide the 2 heads of a group"),
-    (8, {"heads": 2, "short": True}, ParameterError, "2 heads a program, 1 warps and 3 tokens; the kernel for short"),
-    (8, {"block_p": 32, "short": True}, ParameterError, "tiles of 32 channels"),
-    (18, {"tokens": 9, "short": True}, ParameterError, "1 warps and 9 tokens; the kernel for short windows takes 16, one"),
-    (8, {"lengths": torch.ones(3)}, PrecisionError, "lengths is"),
-    (8, {"x": lambda c: c.x[..., :5]}, ShapeMismatch, "axis p has size"),
-    (8, {"ring": lambda r: replace(r, B=r.B.bfloat16())}, PrecisionError, "ring.B bfloat16"),
-    (8, {"ring": lambda r: replace(r, x=r.x[:, :7])}, ShapeMismatch, "axis l has size"),
-    (8, {"ring": lambda r: replace(r, dt=r.dt.bfloat16())}, PrecisionError, "ring.dt is"),
-    (8, {"ring": lambda r: replace(r, held=r.held[:-1])}, ShapeMismatch, "axis s has size"),
-]
-
-
-@pytest.mark.parametrize(("capacity", "changes", "error", "message"), REFUSED)
-def test_a_wrong_argument_raises_its_error_and_nothing_is_written(
-    capacity: int, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    o = Options(t=changes.get("tokens", 3))
-    case, ring = cases.draw(o), rings.ring_of(o, capacity)
-    before = case.before(**rings.tensors(ring))
-    named: dict[str, Any] = {"ring": ring, "slots": case.slots, "out": case.out}
-    named |= {name: getattr(case, name) for name in ("S", "A", *cases.TOKENS)}
-    for name, change in changes.items():
-        if name == "tokens":
-            continue
-        named[name] = change(ring if name == "ring" else case) if callable(change) else change
-    with pytest.raises(error, match=message):
-        kernel.ssd_buffered(**named)
-    cases.unchanged(before)
-
-
-def test_a_flush_by_hand_refuses_what_it_cannot_do() -> None:
-    case, ring = cases.draw(Options()), rings.ring_of(Options(), 8)
-    before = case.before(**rings.tensors(ring))
-    with pytest.raises(ParameterError, match="rows is 0"):
-        ssd_flush.ssd_flush(case.S, ring, case.A, 0)
-    with pytest.raises(ParameterError, match="rows is 2"):
-        ssd_flush.ssd_flush(case.S, ring, case.A, 2, slots=case.slots)
-    with pytest.raises(PrecisionError, match=r"ring\.B bfloat16"):
-        ssd_flush.ssd_flush(case.S, replace(ring, B=ring.B.bfloat16()), case.A, 3, slots=case.slots)
-    with pytest.raises(ParameterError, match="the pool holds 6 states for 7 rows"):
-        ssd_flush.ssd_flush(case.S, ring, case.A, 7)
-    with pytest.raises(ParameterError, match="3 groups do not divide 4 heads"):
-        ssd_flush.ssd_flush(case.S, replace(ring, B=ring.B.repeat(1, 1, 2, 1)[:, :, :3]), case.A, 3, slots=case.slots)
-    cases.unchanged(before)
 
 
 FAULTS = [

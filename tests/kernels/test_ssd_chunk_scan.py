@@ -15,7 +15,6 @@ from ssmspec_kernels.shared import packed_chunks
 from ssmspec_kernels.ssd import ssd_chunk_scan as kernel
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import packed, ssd
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from ssmspec_ref.lengths import first
 from ssmspec_ref.shapes import Array
 from tests.kernels import ssd_cases as cases
@@ -256,45 +255,6 @@ def test_bytes_equal_the_formula_and_the_state_is_read_and_written_once(o: Optio
     check_bytes(kernel, o, (20, 16, 5))
     if o.io == "bf16":
         check_bytes(kernel, o, (20, 16, 5), "bf16")
-
-
-REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"x": lambda c: c.run["x"][..., :-1]}, ShapeMismatch, "axis p has size"),
-    ({"B": lambda c: c.run["B"].bfloat16()}, PrecisionError, "x float32, B bfloat16, C float32"),
-    ({"S": lambda c: c.case.S.double()}, PrecisionError, "float64"),
-    (
-        {"S": lambda c: c.case.S[:1], "slots": lambda c: None, "fresh": lambda c: None},
-        ParameterError,
-        "the pool holds 1 states",
-    ),
-    (
-        {name: lambda c, name=name: c.run[name].repeat(1, 2, 1)[:, :3] for name in ("B", "C")},
-        ParameterError,
-        "3 groups do not divide 4 heads",
-    ),
-    ({"bounds": lambda c: torch.tensor([0, 3])}, ShapeMismatch, "bounds hold 2 entries for 2 sequences"),
-    ({"bounds": lambda c: torch.tensor([0.0, 3.0, 4.0])}, PrecisionError, "bounds is"),
-    ({"fresh": lambda c: torch.zeros(2)}, PrecisionError, "fresh is"),
-    ({"chunk": lambda c: 24}, ParameterError, "chunk is 24; give a power of two"),
-    ({"dt_limit": lambda c: (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
-    ({"num_warps": lambda c: 8}, Unsupported, "num_warps is 8 and num_stages is 2"),
-    ({"num_stages": lambda c: 1}, Unsupported, "num_warps is 4 and num_stages is 1"),
-    ({"places": lambda c: torch.zeros(1, dtype=torch.int32)}, ShapeMismatch, "places hold 1 entries, but the run may have 3"),
-    ({"scratch": lambda c: torch.zeros(1, 4, 18)}, ShapeMismatch, "scratch has shape"),
-    ({"out": lambda c: c.run["out"][:, :-1]}, ShapeMismatch, "axis h has size"),
-    ({"products": lambda c: "tf32"}, ParameterError, "products is 'tf32'; give 'fp32' or 'bf16'"),
-    ({"products": lambda c: "bf16"}, PrecisionError, "products is 'bf16' for activations in torch.float32"),
-]
-
-
-@pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
-def test_a_wrong_argument_raises_its_error_and_nothing_is_written(changes: Any, error: type[Exception], message: str) -> None:
-    case = draw(Options(), (9, 8), padding=False)
-    before = [cases.whole(x).clone() for x in (case.case.S, case.run["out"])]
-    with pytest.raises(error, match=message):
-        case.call(kernel, **{name: change(case) for name, change in changes.items()})
-    for old, x in zip(before, (case.case.S, case.run["out"]), strict=True):
-        assert cases.untouched(old, cases.whole(x))
 
 
 def check_all(module: ModuleType) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from ssmspec_kernels.ssd import ssd_commit as kernel
 from ssmspec_kernels.ssd.ssd_scan import ssd_scan
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import SSDParams, SSDWindow
 from tests.kernels.device import COMPILED
@@ -219,30 +218,6 @@ def test_an_axis_beyond_2_to_the_31_elements_is_reached(axis: str) -> None:
             setattr(case, name, far(getattr(case, name), axes.index(axis)))
     case.call(kernel)
     assert torch.equal(case.S, near.S)
-
-
-REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "nothing accepted": ({"advanced": None}, ParameterError, "0 of advanced and path"),
-    "both": ({"path": torch.zeros(3, 5, dtype=torch.int64)}, ParameterError, "2 of advanced"),
-    "rows of other sequences": ({"rows": torch.zeros(2, dtype=torch.int64)}, ShapeMismatch, "axis b"),
-    "no rows for drafts": ({"rows": None}, ShapeMismatch, "6 rows for 3 sequences"),
-    "heads that do not divide": ({"x": torch.zeros(2, 6, 5, 3, 18)}, ParameterError, "3 groups do not divide 4 heads"),
-    "groups that do not divide": ({"B": torch.zeros(2, 6, 5, 3, 21)}, ParameterError, "3 groups do not divide 4 heads"),
-    "parameters of one layer": ({"A": -torch.ones(1, 4)}, ShapeMismatch, "axis i"),
-    "low above high": ({"dt_limit": (1.0, 0.5)}, ParameterError, "0 <= low <= high"),
-    "float counts": ({"advanced": torch.zeros(3)}, PrecisionError, "advanced is"),
-    "small pool": ({"S": torch.zeros(2, 2, 4, 18, 21), "slots": None}, ParameterError, "pool holds 2 states"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_argument_is_refused_and_nothing_is_written(name: str) -> None:
-    changes, error, text = REFUSED[name]
-    case = Case(Options(drafts=2))
-    kept = Kept(**case.tensors)
-    with pytest.raises(error, match=text):
-        case.call(kernel, **changes)
-    kept.check()
 
 
 FAULTS = [

@@ -185,14 +185,6 @@ def test_what_it_is_not_made_for_does_not_take_it(
     assert not taken(monkeypatch, *draw(replace(small, **changes)), **options)
 
 
-def test_heads_that_do_not_divide_a_group_are_refused_before_anything_is_written() -> None:
-    case, mask = draw(WIDE)
-    before = case.before()
-    with pytest.raises(ParameterError, match="3 heads a program"):
-        case.call(ssd_tree_scan.ssd_tree_scan, ancestors=mask, heads=3)
-    cases.unchanged(before)
-
-
 def test_the_rest_of_more_than_four_heads_is_refused() -> None:
     case, mask = draw(replace(REST, h=6, g=1))
     before = case.before()

@@ -13,7 +13,6 @@ from ssmspec_kernels.ssd import ssd_tree_scan as kernel
 from ssmspec_kernels.ssd.ssd_window import ssd_window
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref import tree
-from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch, Unsupported
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import tree as ssd_tree
 from tests.kernels import ssd_cases as cases
@@ -126,34 +125,6 @@ def test_a_node_does_not_see_its_siblings() -> None:
 def test_bytes_equal_the_formula_and_the_state_and_every_node_are_read_once(o: Options) -> None:
     check_bytes(kernel, o)
     check_bytes(kernel, o, block_p=16, program_p=32)
-
-
-@pytest.mark.parametrize(
-    ("mask", "error", "message"),
-    [
-        (torch.ones(3, 3, 3), PrecisionError, "ancestors is"),
-        (torch.ones(3, 3, 2, dtype=torch.bool), ShapeMismatch, "2 columns for 3 nodes"),
-        (torch.ones(2, 3, 3, dtype=torch.bool), ShapeMismatch, "axis b has size 3"),
-        (torch.ones(3, 3, dtype=torch.bool), ShapeMismatch, r"its axes are \(b t j\)"),
-    ],
-)
-def test_a_wrong_mask_raises_its_error_and_nothing_is_written(mask: Any, error: type[Exception], message: str) -> None:
-    case = cases.draw(Options(), padding=False)
-    before = case.before()
-    with pytest.raises(error, match=message):
-        case.call(kernel.ssd_tree_scan, ancestors=mask)
-    cases.unchanged(before)
-
-
-def test_trees_that_are_too_large_and_wrong_parameters_are_refused() -> None:
-    case = cases.draw(Options(b=1, t=129, h=1, g=1, p=1, n=1), padding=False)
-    mask = torch.ones(1, 129, 129, dtype=torch.bool).tril()
-    before = case.before()
-    with pytest.raises(Unsupported, match="the window has 129 tokens"):
-        case.call(kernel.ssd_tree_scan, ancestors=mask)
-    with pytest.raises(ParameterError, match="0 <= low <= high"):
-        case.call(kernel.ssd_tree_scan, ancestors=mask, dt_limit=(2.0, 1.0))
-    cases.unchanged(before)
 
 
 def check_all(module: ModuleType) -> None:

@@ -20,6 +20,7 @@ from conformance.refusal import BROKEN, FAILED, INTERRUPTED, REFUSED
 from property_tests.campaigns import campaign as campaigns
 from property_tests.campaigns.campaign import Campaign, Played, read
 from property_tests.campaigns.database import DatabaseUnavailable, open_database
+from property_tests.campaigns.on_ray import Running
 from property_tests.cli import app
 from property_tests.store import failures, state
 from property_tests.store.synced import AGAIN, Synced
@@ -75,6 +76,22 @@ def test_what_is_written_after_a_cut_line_is_read(tmp_path: Path) -> None:
         assert [said["message"] for said in read([tmp_path])["failures"]] == ["Deviation: late"]
 
 
+def test_what_a_terminal_would_obey_is_escaped_where_a_store_is_read(tmp_path: Path) -> None:
+    """Somebody else may have written it."""
+    escape = "\x1b]0;title\x07\x1b[31m\0"
+    made = campaign(tmp_path)
+    made.keep(part(0, f"Deviation: {escape}"))
+    (tmp_path / "failures" / "other.py").write_text(f"# ssmspec failure, schema 2\n# {escape}\nraise\n")
+    line = part(1, escape).line | {"reached": {escape: 1}, "used": {escape: 0.5}, "decodings": {escape: 1}}
+    with (tmp_path / "parts.jsonl").open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+    for words in ([], ["--markdown"]):
+        shown = CliRunner().invoke(app, ["report", str(tmp_path), *words])
+        assert shown.exit_code == FAILED
+        assert not {"\x1b]", "\x07", "\0"} & {*(shown.output[n : n + 2] for n in range(len(shown.output))), *shown.output}
+        assert "title" in shown.output
+
+
 def test_a_damaged_line_is_refused_by_its_place(tmp_path: Path) -> None:
     campaign(tmp_path).keep(part(0))
     with (tmp_path / "parts.jsonl").open("a") as stream:
@@ -122,6 +139,84 @@ def test_a_failure_that_the_disk_refuses_is_printed(
     with pytest.raises(OSError, match="No space"):
         campaign(tmp_path).keep(part(0, "Deviation: seen"))
     assert "# Deviation: seen" in capsys.readouterr().err
+
+
+def full(*given: Any, **more: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["program", "line", "report"])
+def test_a_failure_found_on_a_full_disk_is_told_kept_in_the_database_and_ends_with_three(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "faulty_on_a_full_disk.py").write_text(FAULTY)
+    monkeypatch.chdir(tmp_path)
+    module, name = {
+        "program": (failures, "write"), "line": (campaigns.lines, "append"), "report": (state, "finish"),
+    }[where]  # fmt: skip
+    monkeypatch.setattr(module, name, full)
+    made = CliRunner().invoke(app, [*FUZZ, "faulty_on_a_full_disk:adapter", "--folder", "here"])
+    assert made.exit_code == BROKEN, made.output
+    assert made.stderr.splitlines()[-1] == (
+        "RunBroken: here cannot be written (No space left on device); free some space, and run the same command again"
+    )
+    assert ("session.prefill(" in made.stderr) == (where == "program")
+    assert ("again: python here/failures/" in made.stderr) == (where == "line")
+    assert [*(tmp_path / "here" / "examples").rglob("*")]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    again = CliRunner().invoke(app, [*FUZZ, "faulty_on_a_full_disk:adapter", "--folder", "here", "--seed", "77"])
+    assert again.exit_code == FAILED
+    assert "LosesLastToken" in again.output or "deviates" in again.output
+
+
+FUZZ = ["--minutes", "5", "--parts", "1", "--examples", "20", "--profile", "ci", "--adapter"]
+
+
+class OneBatch:
+    """A cluster on which one batch has failed."""
+
+    slots = 1
+
+    def __init__(self, played: Played, found: Any) -> None:
+        self.said = (played, found)
+
+    def submit(self, *given: Any) -> None: ...
+
+    def tell(self, text: str) -> None: ...
+
+    def answer(self) -> Any:
+        return 0, self.said
+
+
+def test_on_a_cluster_a_failure_goes_to_the_database_before_a_full_disk_and_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, database = campaign(tmp_path), InMemoryExampleDatabase()
+    crew: Any = OneBatch(part(0, "Deviation: seen"), [(made.key, b"example")])
+    monkeypatch.setattr(failures, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        Running(made, crew, database, 1.0, 1).through()
+    assert set(database.fetch(made.key)) == {b"example"}
+    assert "# Deviation: seen" in capsys.readouterr().err
+    monkeypatch.setattr(database, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        Running(made, crew, database, 1.0, 1).through()
+    assert "# Deviation: seen" in capsys.readouterr().err
+
+
+def test_a_full_disk_does_not_hide_a_failure_from_a_database_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = InMemoryExampleDatabase()
+    monkeypatch.setattr(shared, "save", full)
+    synced = Synced(InMemoryExampleDatabase(), shared, tmp_path / "unsent.jsonl", "redis://x")
+    monkeypatch.setattr(lines, "append", full)
+    synced.save(b"key", b"value")
+    assert "unsent.jsonl cannot be written (No space left on device); it is tried again later" in capsys.readouterr().err
+    monkeypatch.undo()
+    synced.settle()
+    assert set(shared.fetch(b"key")) == {b"value"}
 
 
 @pytest.mark.parametrize("version", [1, 2])

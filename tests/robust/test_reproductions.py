@@ -73,6 +73,59 @@ POINTS: dict[str, tuple[str, ...]] = {
     ),
     "18 joint by lag ends with an error at padding": (f"{FAST}/test_joint.py::test_padding_does_not_lag_where_slot_0_does",),
 }
+SERVE = f"{FAST}/serve"
+SERVER: dict[str, tuple[str, ...]] = {
+    "a long stop string, or many, stop the engine": (
+        f"{SERVE}/test_writer.py::test_a_long_stop_string_or_many_take_no_longer_than_the_text",
+        f"{SERVE}/test_bounds.py::test_what_is_at_its_bound_is_taken",
+    ),
+    "one body stops the event loop": (
+        f"{SERVE}/test_bounds.py::test_a_body_that_holds_too_much_is_refused_at_once_with_one_short_error",
+        f"{SERVE}/test_bounds.py::test_in_a_context_that_has_room_for_all_of_it_the_first_wrong_item_is_the_error",
+        f"{SERVE}/test_bounds.py::test_the_event_loop_and_the_engine_neither_read_nor_tokenize_nor_write",
+        f"{SERVE}/test_slow_clients.py::test_a_body_in_chunks_of_one_byte_is_refused_before_it_costs_much",
+    ),
+    "half-sent requests shut everybody out and fill the log": (
+        f"{SERVE}/test_slow_clients.py::test_a_request_that_does_not_arrive_in_time_is_ended",
+        f"{SERVE}/test_slow_clients.py::test_of_many_half_sent_requests_the_oldest_are_closed_and_others_are_answered",
+        f"{SERVE}/test_slow_clients.py::test_of_one_kind_of_line_one_a_second_is_written",
+    ),
+    "a long prompt stops all others": (
+        f"{FAST}/test_reading.py::test_a_prompt_in_pieces_leaves_the_bits_of_a_whole_one",
+        f"{FAST}/test_reading.py::test_who_runs_waits_for_a_long_prompt_as_long_as_for_its_own_steps_and_a_piece",
+        f"{FAST}/test_reading.py::test_of_several_clients_the_one_with_the_fewest_in_slots_is_next",
+        f"{SERVE}/test_clients.py::test_one_client_leaves_room_in_the_queue_for_others",
+        f"{SERVE}/test_clients.py::test_of_too_many_connections_those_of_the_client_with_the_most_are_closed",
+    ),
+    "a page of another site reaches a server without a key": (
+        f"{SERVE}/test_clients.py::test_without_a_key_a_request_for_another_name_is_refused",
+        f"{SERVE}/test_clients.py::test_behind_a_proxy_the_client_is_whom_the_proxy_names",
+    ),
+    "a folder's template or tokenizer fills memory": (
+        f"{SERVE}/test_template.py::test_a_template_that_takes_too_much_is_ended_and_the_next_chat_is_rendered",
+        f"{SERVE}/test_template.py::test_others_are_answered_while_a_template_does_not_end",
+        f"{SERVE}/test_template.py::test_a_config_that_is_no_template_is_refused_by_name",
+        f"{FAST}/test_tokenizers.py::test_a_tokenizer_that_lengthens_a_text_without_bound_is_refused_by_name",
+    ),
+    "hostile requests": (f"{SERVE}/test_hostile.py::test_a_hostile_request_is_refused_shortly_and_costs_the_engine_nothing",),
+    "SIGTERM does not end it": (
+        f"{SERVE}/test_stopping.py::test_an_idle_server_ends_at_once_with_zero_whatever_is_half_sent",
+        f"{SERVE}/test_stopping.py::test_an_engine_that_hangs_does_not_keep_the_process",
+        f"{SERVE}/test_stopping.py::test_an_event_loop_that_hangs_does_not_keep_the_process",
+        f"{SERVE}/test_stopping.py::test_a_second_signal_ends_it_at_once",
+    ),
+    "one text has two token lists": (
+        f"{FAST}/test_tokenizers.py::test_what_a_file_stores_for_batches_changes_no_prompt",
+        f"{FAST}/test_tokenizers.py::test_a_padding_of_ten_thousand_million_takes_no_memory",
+        f"{SERVE}/test_chat.py::test_a_chat_has_the_tokens_of_the_same_completion_in_any_order",
+    ),
+    "an empty key serves without a key": (
+        f"{SERVE}/test_keys.py::test_a_key_that_was_not_filled_in_is_refused",
+        f"{SERVE}/test_keys.py::test_an_address_that_others_reach_needs_a_key_or_a_word",
+        f"{SERVE}/test_keys.py::test_of_two_keys_none_counts",
+    ),
+}
+"""What stopped a server, or opened it to everybody. `tests/robust/test_server.py` measures what each costs a neighbour."""
 RUN = (Path(__file__).parent / "reproductions.txt").read_text().split()
 """What `tox run -e robust` hands to pytest."""
 
@@ -81,7 +134,7 @@ def test_every_point_is_there() -> None:
     assert [int(point.partition(" ")[0]) for point in POINTS] == list(range(1, 19))
 
 
-@pytest.mark.parametrize("identity", sorted({identity for named in POINTS.values() for identity in named}))
+@pytest.mark.parametrize("identity", sorted({identity for named in (POINTS | SERVER).values() for identity in named}))
 def test_a_reproduction_exists_and_is_run_by_the_environment_and_by_ci(identity: str) -> None:
     path, _, called = identity.partition("::")
     name, _, attack = called.rstrip("]").partition("[")

@@ -12,7 +12,8 @@ from conformance.run.known import Known
 from conformance.run.load import load
 from conformance.run.open_adapters import Opening
 from conformance.run.plan import Selection, plan
-from conformance.run.runner import Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import run
 from tests.robust.command import FAULTY, call
 
 NAME = FAULTY[1]

@@ -19,7 +19,8 @@ from conformance.judge.verdict import expectation
 from conformance.report.stream import Diagnosis, Result
 from conformance.run.known import Known
 from conformance.run.plan import Job, Selection, plan
-from conformance.run.runner import Outcome, Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import Outcome, run
 from ssmspec_ref.contract import Adapter
 from tests.strangers.changes import CHANGES, FOLDER, Change
 

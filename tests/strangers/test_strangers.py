@@ -38,7 +38,7 @@ def placed(text: str) -> str:
     return text.replace(row, row.rpartition(" | ")[0])
 
 
-@pytest.mark.parametrize(("file", "cases"), [(R, 28), (W, 22)])
+@pytest.mark.parametrize(("file", "cases"), [(R, 34), (W, 26)])
 def test_the_right_kernels_pass(file: str, cases: int) -> None:
     jobs, outcome = outcome_of(adapter_of((FOLDER / file).read_text(), "right"), "smoke")
     assert len(jobs) == cases

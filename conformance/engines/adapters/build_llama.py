@@ -2,7 +2,8 @@
 
 python build_llama.py [--into FOLDER] [--jobs 2]        FOLDER: `llama` in the environment of this Python
 
-The distribution must have its expected hash. What is there already is kept: a second run does nothing.
+The distribution must have its expected hash. What is there already is kept: a second run does nothing. FOLDER must be new,
+empty, or made by this script: it is replaced.
 """
 
 import argparse
@@ -61,11 +62,15 @@ def main() -> None:
         shutil.copy2(WRAPPER, given.into / CONVERT)
         print(f"{given.into} holds {SERVER} of {PACKAGE} {VERSION}")
         return
+    if given.into.exists() and not stamp.is_file() and any(given.into.iterdir()):
+        raise SystemExit(f"{given.into} holds files that this script did not make; name a new folder with --into")
     with tempfile.TemporaryDirectory(dir=given.into.parent) as made:
         tree = source(Path(made))
         server = build(tree, given.jobs)
-        shutil.rmtree(given.into, ignore_errors=True)
+        if given.into.exists():
+            shutil.rmtree(given.into)
         given.into.mkdir()
+        stamp.touch()  # the folder is ours, though it is not yet whole
         shutil.copy2(server, given.into)
         shutil.copy2(WRAPPER, given.into / CONVERT)
         for part in ("conversion", "gguf-py"):

@@ -39,6 +39,8 @@ class Found:
     told: set[str] = field(default_factory=set)
     """Configurations whose answers say how many drafts were accepted."""
     notes: list[str] = field(default_factory=list)
+    not_run: list[str] = field(default_factory=list)
+    """Configurations that were left because the run stopped early."""
     named: frozenset[str] = frozenset()
     """Configurations that the user named: one that the engine refuses leaves the verdict unknown."""
 
@@ -82,7 +84,7 @@ class Found:
         unknown += [key for key in self.cells if key[1] == KEPT and self.outcome(*key) == "not judged"]
         idle = [c for c in self.counts if c not in self.refusals and self.outcome(c, purpose(c)) in IDLE]
         unknown += [(c, purpose(c)) for c in self.refusals if c in self.named]
-        return not (self.red or unknown or idle) and any(self.outcome(*key) == "passed" for key in self.cells)
+        return not (self.red or unknown or idle or self.not_run) and any(self.outcome(*key) == "passed" for key in self.cells)
 
 
 def purpose(configuration: str) -> str:

@@ -34,12 +34,13 @@ ASKED = {
 }
 """Options that are tested only if the engine says that it has one of some features; and the refusal if it has none."""
 SHRINKING = 90.0
-"""Seconds to spend on shrinking a failure, unless the user says otherwise."""
+"""Seconds of work to spend on shrinking a failure, unless the user says otherwise."""
 
 
 class Judge:
     """Tests an engine on a checkpoint. `open_engine` starts a process; without an `oracle`, *same model?* is not tested.
-    `watch` gets a line for each schedule that begins, and one, with True, for each configuration that ended."""
+    `watch` gets a line for each schedule that begins, and one, with True, for each configuration that ended. After `most`
+    failures no other configuration is run."""
 
     def __init__(
         self,
@@ -53,8 +54,9 @@ class Judge:
         open_plain: Callable[[], Engine] | None = None,
         samples: int = 0,
         shrinking: float | None = None,
+        most: int | None = None,
     ) -> None:
-        self.samples = samples
+        self.samples, self.most = samples, most
         self.shrinking = SHRINKING if shrinking is None else shrinking
         self.open_plain = open_engine if open_plain is None else open_plain
         self.open, self.model, self.weights, self.many, self.seed, self.watch = (
@@ -95,7 +97,10 @@ class Judge:
             if self.weights is not None:
                 self.oracle = Oracle(self.weights, started.dtype, started.state)
             for configuration, chosen in configurations.items():
-                self.configuration(configuration, chosen)
+                if self.most is not None and len(self.found.failures) >= self.most:
+                    self.found.not_run.append(configuration)
+                else:
+                    self.configuration(configuration, chosen)
         finally:
             if self.plain is not None:
                 self.plain.close()

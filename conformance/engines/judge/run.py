@@ -11,7 +11,7 @@ from hypothesis.errors import HypothesisException
 
 from ssmspec_ref.errors import SpecError
 
-from ...draws import by_seed_alone
+from ...draws import by_seed_alone, without_the_clock
 from .. import sampled
 from ..checkpoint import NoOracle, read
 from ..errors import EngineDied, EngineFailed, EngineRefused
@@ -72,7 +72,7 @@ class Run:
             self.one(schedule)
 
         try:
-            with by_seed_alone():
+            with by_seed_alone(), without_the_clock():
                 every()
         except Broken:
             pass

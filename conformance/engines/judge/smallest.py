@@ -1,6 +1,8 @@
-"""The smallest schedule that breaks an engine in one way: each request alone, then fewer requests, then other ones."""
+"""The smallest schedule that breaks an engine in one way: each request alone, then fewer requests, then other ones.
 
-import time
+Its limits are seconds of work of judge and engine (`judge.clock`); of a server elsewhere, the time until it answers.
+"""
+
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from ...draws import by_seed_alone
+from ...judge.clock import Clock
 from ..laws import FAILED
 from ..schedules import LONGEST, Ask, Schedule, in_turn, reduced, schedules
 from .attempts import Attempts, Break
@@ -28,7 +31,8 @@ class Smallest:
         self.attempts, self.past = attempts, tuple(past)
         self.schedule, (self.finding, self.says) = schedule, broken
         self.seconds = attempts.judge.shrinking
-        self.once, self.fixed, self.reducible, self.until = False, False, False, 0.0
+        self.once, self.fixed, self.reducible = False, False, False
+        self.clock = Clock(0)
 
     def repeat(self) -> None:
         """Run the schedule again in a new engine, and each of its requests alone; then there is time for smaller ones."""
@@ -39,7 +43,7 @@ class Smallest:
         whole = self.schedule
         self.alone(whole)
         if again is None and self.schedule is whole and self.once and self.finding.kind.startswith(FAILED):
-            self.breaking(self.repeating(), time.monotonic() + self.seconds)
+            self.breaking(self.repeating(), Clock(self.seconds))
         repeats = again is not None or self.schedule is not whole
         if not repeats:
             self.says = f"only after the {len(self.past)} schedules before it; {self.says}"
@@ -47,7 +51,7 @@ class Smallest:
         if single:
             self.shorter()
         self.reducible = not (single or self.once)
-        self.until = time.monotonic() + (0 if self.once else self.seconds / (1 if single else 3))
+        self.clock = Clock(0 if self.once else self.seconds / (1 if single else 3))
 
     def keep(self, schedule: Schedule, broken: Break) -> None:
         self.schedule, (self.finding, self.says) = schedule, broken
@@ -59,11 +63,11 @@ class Smallest:
     def alone(self, schedule: Schedule) -> None:
         """Each request of a schedule alone: what hypothesis, which keeps the order of what was drawn, does not reach in
         time. First the whole prompts, the longest first, of one that breaks then its last tokens; of none, those of all."""
-        until = time.monotonic() + self.seconds / (1 if self.once else 3)
+        clock = Clock(self.seconds / (1 if self.once else 3))
         pairs = self.attempts.prompts(schedule)
         self.attempts.close()
         longest = sorted(pairs, key=lambda one: -len(one[1]))
-        first = self.breaking((ends(ask, ids, len(ids))[0] for ask, ids in longest), until)
+        first = self.breaking((ends(ask, ids, len(ids))[0] for ask, ids in longest), clock)
         if first is not None:
             pairs = [(first, first.own)]
         every = (
@@ -73,12 +77,12 @@ class Smallest:
             if k <= len(ids)
             for one in ends(ask, ids, k)
         )
-        self.breaking(every, until)
+        self.breaking(every, clock)
 
-    def breaking(self, candidates: Iterator[Ask], until: float) -> Ask | None:
+    def breaking(self, candidates: Iterator[Ask], clock: Clock) -> Ask | None:
         """The first request that breaks alone: one after another in one process, and again in a new one if it breaks."""
         for ask in candidates:
-            if time.monotonic() > until:
+            if clock.ended:
                 return None
             alone = ((ask,),)
             if self.attempts.tried(alone, fresh=self.attempts.engine is None, count=False) is None:
@@ -93,7 +97,7 @@ class Smallest:
     def shorter(self) -> None:
         """A single request that asks for fewer tokens, the fewest first."""
         ((ask,),) = self.schedule
-        self.breaking((replace(ask, most=most) for most in range(1, ask.most)), time.monotonic() + self.seconds / 3)
+        self.breaking((replace(ask, most=most) for most in range(1, ask.most)), Clock(self.seconds / 3))
 
     def repeating(self) -> Iterator[Ask]:
         """Other requests, the shortest prompts first, for an error that no single request of the schedule causes: an
@@ -106,7 +110,7 @@ class Smallest:
 
     def smaller(self, schedule: Schedule) -> bool:
         """Whether another schedule breaks a new engine too; false where there is no more time."""
-        if time.monotonic() > self.until:
+        if self.clock.ended:
             return False
         broken = self.attempts.tried(schedule, fresh=True)
         if broken is not None and size(schedule) <= size(self.schedule):
@@ -118,18 +122,18 @@ class Smallest:
         was run breaks so, other requests are drawn that run one after another."""
         if not self.reducible:
             return
-        until = time.monotonic() + self.seconds
+        clock, half = Clock(self.seconds), Clock(self.seconds / 2)
         schedule, attempts = self.schedule, self.attempts
         options, history = attempts.options, attempts.full(*self.past, self.schedule)
         if not self.fixed:
             attempts.options = options.model_copy(update={"slots": 1})
-        drawn = self.searched(until - self.seconds / 2)
+        drawn = self.searched(half)
         found = next(filter(self.breaks, chain(map(in_turn, (attempts.full(schedule), history)), drawn)), None)
         if found is None:
             attempts.options = options
             found = next(filter(self.breaks, (attempts.full(schedule), history)), None)
         if found is not None:
-            reduced(found, self.breaks, lambda: time.monotonic() < until)
+            reduced(found, self.breaks, lambda: not clock.ended)
 
     def breaks(self, schedule: Schedule) -> bool:
         """Whether a schedule breaks a new engine in this way; then it is kept."""
@@ -139,7 +143,7 @@ class Smallest:
             return True
         return False
 
-    def searched(self, until: float) -> Iterator[Schedule]:
+    def searched(self, clock: Clock) -> Iterator[Schedule]:
         """Requests one after another, up to one that breaks an engine with one slot in this way; nothing where none does in
         time."""
         attempts = self.attempts
@@ -153,7 +157,7 @@ class Smallest:
         )
         @given(schedule=schedules(attempts.judge.vocabulary, offer, 1))
         def every(schedule: Schedule) -> None:
-            if not broken and time.monotonic() < until:
+            if not broken and not clock.ended:
                 run.append(schedule)
                 if self.same(attempts.tried(schedule, fresh=len(run) == 1, count=False)):
                     broken.append(schedule)

@@ -59,18 +59,6 @@ class BlocksOfACall(States):
         return np.concatenate(outputs, axis=1)
 
 
-class BlocksOfACallAreLookedUp(BlocksOfACall):
-    """Blocks are counted from the first token of a call, not of the sequence, and looked up at whole blocks of a prompt."""
-
-    def begin(self, slot: int, tokens: Array) -> int:
-        prompt = tuple(map(int, tokens))
-        places = range(0, len(prompt), self.block or len(prompt))
-        found = max((n for n in places if prompt[:n] in self.saved), default=0)
-        state = self.saved[prompt[:found]] if found else mixer.new_state(self.layer, 1)
-        self.running[slot] = prompt[:found], state
-        return found
-
-
 class Listed(States):
     """A server that keeps the tokens of every sequence in a list: correct, since no two sequences have the same list."""
 
@@ -157,7 +145,6 @@ FAULTS: tuple[Wrong, ...] = tuple(
         (ForkSharesTheState, "SLOT-SCOPE"),
         (SavedIsTheRunning, "PREFIX-CKPT"),
         (BlocksOfACall, "PREFIX-CKPT"),
-        (BlocksOfACallAreLookedUp, "PREFIX-CKPT"),
         (HitKeepsTheWindowOfTheSlot, "CONV"),
         (ForkSharesTokens, "PREFIX-CKPT"),
         (ForkKeepsTheList, "PREFIX-CKPT"),

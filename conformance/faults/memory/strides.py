@@ -1,11 +1,12 @@
-"""Read by the strides of another array, which has the same shape, and the same strides wherever both are compact."""
+"""Read by the strides of another array, which has the same shape, and the same strides wherever both are compact; or by those
+of a block of 2^k elements, which are the right ones where a size is a power of two."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import delta
+from ssmspec_ref import conv, delta, ssd
 from ssmspec_ref.contract import FLOAT64, Adapter, NumericContract
 from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
@@ -57,6 +58,31 @@ def tokens_as_parents(tokens: Array, parents: Array, *rest: Any) -> Runs:
     return accept_greedy(read_as(tokens, parents), parents, *rest)
 
 
+def in_blocks(a: Array) -> Array:
+    """What lies under a compact array where its rows (the last axis) were as long as the next power of two."""
+    rows, width = a.reshape(-1, a.shape[-1]).shape
+    block = 1 << (width - 1).bit_length()
+    places = np.arange(rows)[:, None] * block + np.arange(width)
+    return a.reshape(-1)[np.mod(places, a.size)].reshape(a.shape)
+
+
+def states_in_blocks(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
+    """The state is read with a step of BLOCK_N for n. Bug class INDEX."""
+    return ssd.step(in_blocks(S), token, params)
+
+
+def heads_in_blocks(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+    """Log decays and strengths are read with a step of BLOCK_H for h. Bug class INDEX."""
+    heads = {name: in_blocks(a) for name in ("g", "beta") if (a := getattr(window, name)).ndim == 3}
+    return delta.scan(S, replace(window, **heads), params)
+
+
+def taps_in_blocks(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
+    """The window of the convolution is read with a step of BLOCK_W for w. Bug class INDEX."""
+    y, _ = conv.scan(in_blocks(M), u, params)
+    return y, conv.scan(M, u, params)[1]
+
+
 FAULTS: tuple[Wrong, ...] = (
     (gate_as_input, "ssd.scan", "INDEX", FP32),
     (read_as_write, "ssd.scan", "INDEX", FP32),
@@ -64,8 +90,13 @@ FAULTS: tuple[Wrong, ...] = (
     (values_as_keys, "attention.verify_tree", "INDEX", FLOAT64),
     (drafter_as_target, "acceptance.sampled", "INDEX", FLOAT64),
     (tokens_as_parents, "acceptance.greedy", "INDEX", FLOAT64),
+    (states_in_blocks, "ssd.step", "INDEX", FLOAT64),
+    (heads_in_blocks, "delta.scan", "INDEX", FLOAT64),
+    (taps_in_blocks, "conv.scan", "INDEX", FLOAT64),
 )
 """Each with its operation, its bug class, and what it declares."""
+BLOCKS = FAULTS[-3:]
+"""Those that sizes of powers of two hide."""
 
 
 def adapter() -> Adapter:

@@ -12,6 +12,7 @@ from them.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -146,7 +147,8 @@ def after_a_move(model: Model, rng: np.random.Generator, way: tuple[str, ...], s
     of another. A prompt then continues the sequence past its last boundary. If there is a copy, two prompts have all of its
     tokens up to the last boundary and one more; without a copy, all of the sequence's: both start from the prefix that was
     saved there, the second after the first was fed. A third prompt has the tokens that the copy was fed, which no sequence
-    began with.
+    began with. If two of them are in one server, a last prompt has all tokens of the one that was fed first and then those of
+    the other: a server that keeps their tokens in one list has saved a state there.
     """
     block, server = model.block, int(rng.integers(2 if "take" in way else 1))
 
@@ -178,6 +180,9 @@ def after_a_move(model: Model, rng: np.random.Generator, way: tuple[str, ...], s
         for prompt in every[:1] if copies and own == origin else every:
             ended, place = model.room(own[0], slots)
             yield from [*ended, *model.begin(*place, prompt)]
+    for first, second in pairwise(place for place in fed if place[0] == server):
+        ended, place = model.room(server, slots)
+        yield from [*ended, *model.begin(*place, (*fed[first][0], *fed[second][1], int(rng.integers(VOCABULARY))))]
 
 
 def _possible(

@@ -3,9 +3,10 @@
 A script (`script`) begins prompts over a prefix cache, feeds tokens, forks, ends sequences, evicts, exports a state and
 takes it in another slot or server. At its end prompts begin from what copied sequences and their origin have saved, if there
 is a cache. Compared are the outputs of all that is fed and the states at the end, with plain decoding of each sequence from
-its first token; which prefix was found, as a number; and by bits, without a bound, that a fork and a state that was exported
-and taken equal the state that was there. What is saved or exported is a copy: it does not follow what is fed later. Sizes: b
-slots of a server, t tokens fed at once at most, j steps before the end.
+its first token; by bits, without a bound, that a fork and a state that was exported and taken equal the state that was there;
+and how many tokens of a prompt were found: at most those of the longest saved prefix. A server that saves fewer states, or
+drops some, finds fewer tokens; it is fed the others. What is saved or exported is a copy: it does not follow what is fed
+later. Sizes: b slots of a server, t tokens fed at once at most, j steps before the end.
 """
 
 from dataclasses import replace
@@ -19,7 +20,7 @@ from ssmspec_ref import error_bounds
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.layers import mixer
 from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
-from ssmspec_ref.records import concat
+from ssmspec_ref.records import concat, each
 from ssmspec_ref.registry import Rows
 from ssmspec_ref.shapes import Array
 
@@ -69,14 +70,21 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     servers = {step.server: None for step in steps}
     running = {server: capability.run(layer, slots, block, *split[server : server + 1]) for server in servers}
     came: list[Any] = []
+    hits: list[int] = []
     exports: dict[int, tuple[Any, tuple[Array, ...]]] = {}
     left: dict[Place, None] = {}
+    begun: Step | None = None
     for step in steps:
         server = running[step.server]
+        if begun is not None:
+            step, begun = fed_from(hits[-1], begun, step), None
         match step.do:
             case "begin":
-                came.append(np.array([float(server.begin(step.slot, step.tokens))]))
+                found = float(server.begin(step.slot, step.tokens))
+                came.append(np.array([found]))
+                hits.append(hit(step, found))
                 left[step.server, step.slot] = None
+                begun = step
             case "feed":
                 came.append(copied(server.feed(step.slot, step.tokens, step.inputs)))
             case "fork":
@@ -100,7 +108,38 @@ def run(capability: Capability, arguments: Arguments) -> Came:
         poison(server)
     for server, slot in left:
         came += _state(running[server], slot)
-    return Came(tuple(came))
+    most = [step.found for step in steps if step.do == "begin"]
+    return Came(tuple(came), None if hits == most else np.array(hits))
+
+
+def hit(begun: Step, found: float) -> int:
+    """How many tokens of a prompt a server has found, if it may have; otherwise those of the longest saved prefix."""
+    return int(found) if 0 <= found < begun.found and found == int(found) else begun.found
+
+
+def fed_from(found: int, begun: Step, step: Step) -> Step:
+    """The step after the one with which a prompt began: it feeds all that a server has not found."""
+    if found == begun.found:
+        return step
+    assert begun.tokens is not None
+    assert step.tokens is not None
+    assert begun.inputs is not None
+    assert step.inputs is not None
+    missed = each(lambda a: a[:, found:], begun.inputs)
+    tokens = np.concatenate([begun.tokens[found : begun.found], step.tokens])
+    return replace(step, tokens=tokens, inputs=concat(missed, step.inputs))
+
+
+def after_hits(steps: tuple[Step, ...], hits: Any) -> tuple[Step, ...]:
+    """The steps as they were for a server that found these numbers of tokens; as they are without them."""
+    begun = [number for number, step in enumerate(steps) if step.do == "begin"]
+    changed = list(steps)
+    for number, found in zip(begun, hits if np.shape(hits) == (len(begun),) else (), strict=False):
+        step, found = steps[number], hit(steps[number], float(found))
+        inputs = None if not found else each(lambda a, found=found: a[:, :found], step.inputs)
+        changed[number] = replace(step, found=found, inputs=inputs)
+        changed[number + 1] = fed_from(found, step, steps[number + 1])
+    return tuple(changed)
 
 
 def _state(server: Any, slot: int) -> tuple[Array, ...]:
@@ -131,8 +170,10 @@ def same(first: tuple[Array, ...], *others: tuple[Array, ...]) -> Array:
 
 
 def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
-    """Plain decoding of every sequence from its first token, in one run."""
+    """Plain decoding of every sequence from its first token, in one run. `used` is how many tokens were found of each prompt,
+    if they were fewer than they might be."""
     layer, _, _, steps, split = arguments
+    steps = after_hits(steps, used)
     found: list[Expected] = []
     sequences: dict[Place, MixerInputs | None] = {}
     exports: dict[int, MixerInputs | None] = {}
@@ -158,9 +199,9 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
                 found.append(_number(f"state taken by step {number} equals the exported one", 1))
             case "end":
                 del sequences[place]
-    for (server, slot), whole in sequences.items():
-        assert whole is not None
-        states = _decoded(layer, whole, contract)[1](f"of slot {slot}, server {server}")
+    for (server, slot), fed in sequences.items():
+        assert fed is not None
+        states = _decoded(layer, fed, contract)[1](f"of slot {slot}, server {server}")
         found += _by_rank(states, _parts(layer), split[server]) if split else states
     return found
 

@@ -136,7 +136,7 @@ FURTHER: tuple[Further, ...] = (
 )
 """More than two chunks; many sequences; full chunks, also in the middle of a run; empty sequences first, last and adjacent; a
 single sequence, which is new."""
-DEAD_STATES = unread(({"b": 5, "t": 9}, {}, "gentle"))
+DEAD_STATES = unread(({"b": 5, "t": 9}, {}, "gentle"), **DEAD)
 """What a new sequence finds in its slot is never read."""
 packed = cache(Packed)
 """One for each recurrence."""

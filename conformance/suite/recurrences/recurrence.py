@@ -16,7 +16,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Mask
 from ssmspec_ref.tree import paths as tree_paths
 
 from ...cases import Case
-from ...judge.draw import DEAD, Draw, poisoned
+from ...judge.draw import PLAUSIBLE, Draw
 from ..far_inputs import with_far_inputs
 from ..graph.replayed import with_graph_over_slots
 from ..kinds.weights import Kind
@@ -81,12 +81,12 @@ class Recurrence:
     def draw_masked(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
         live = draw.live()
-        return draw.state("S", self.state), poisoned(self.window(draw), live, draw.dead), self.params(draw), live
+        return draw.state("S", self.state), draw.unread(self.window(draw), live), self.params(draw), live
 
     def draw_tree(self, case: Case, contract: NumericContract) -> Arguments:
         draw = Draw(case, contract)
         ancestors = tree.ancestors(draw.parents(resting=True))
-        seen = poisoned(self.window(draw), tree.live(ancestors), draw.dead)
+        seen = draw.unread(self.window(draw), tree.live(ancestors))
         return draw.state("S", self.state), seen, ancestors, self.params(draw)
 
     def along_paths(self, S: Array, window: Any, ancestors: Ancestors, params: Any) -> tuple[Array]:
@@ -156,7 +156,7 @@ class Recurrence:
                 "scan_masked",
                 more={"live": ("holes", "tail", "head")},
                 production=(*self.production, *self.runs[1:3], *DEAD_TOKENS),
-                rare={**self.rare, **DEAD},
+                rare={**self.rare, **PLAUSIBLE},
                 draw=self.draw_masked,
                 expect=expecting(definition.scan, self.bound_scan, (y, S), lambda a: [self.judged(a[3]), None]),
             ),
@@ -164,7 +164,7 @@ class Recurrence:
                 "verify_tree",
                 more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
                 production=(*self.production, *paths_of(self.tiny, (63, 64)), *DEAD_NODES),
-                rare={**self.rare, **DEAD},
+                rare={**self.rare, **PLAUSIBLE},
                 deep=(*self.production, *paths_of(self.tiny, (127, 128, 129))),
                 further=(*self.tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
                 draw=self.draw_tree,

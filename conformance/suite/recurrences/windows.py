@@ -25,7 +25,7 @@ from ssmspec_ref.records import along, concat, rows
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ...cases import Case
-from ...judge.draw import DEAD, Draw, poisoned
+from ...judge.draw import PLAUSIBLE, Draw
 from ..graph.replayed import with_graph_of_windows
 from ..production import HISTORY, SETTLED
 from ..production import rows as production_rows
@@ -98,7 +98,7 @@ class Windows:
         advanced, path = accepted(draw, "accept", number, parents)
         window = self.of.window(draw)
         if parents is not None:
-            window = poisoned(window, tree.live(tree.ancestors(parents)), draw.dead)
+            window = draw.unread(window, tree.live(tree.ancestors(parents)))
         read = draw.options["read"] == "every" or number == draw.sizes["j"] - 1
         dropped = self.of.window(Numbered(draw, -1 - number, **draw.sizes)) if draw.options.get("verify") == "twice" else None
         return Round(window, parents, advanced, path, read, dropped)
@@ -232,7 +232,7 @@ class Windows:
                 options={**TREE, **chain},
                 further=(*CHAINS, *FURTHER, *tiles, TALL, ALONE, BESIDE, BETWEEN),
                 production=(*production, ({**tiny, **HISTORY}, {**SETTLED, "tree": "none"}, "gentle"), *DEAD_NODES),
-                rare=beside | {"between": ("trees", "chains"), **DROPPED, **DEAD},
+                rare=beside | {"between": ("trees", "chains"), **DROPPED, **PLAUSIBLE},
             ),
             made(
                 "buffered_verify",

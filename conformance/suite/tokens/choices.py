@@ -19,7 +19,7 @@ from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.shapes import Array
 
 from ...cases import Case
-from ...judge.draw import DEAD, Draw, poisoned, stored
+from ...judge.draw import PLAUSIBLE, Draw, stored
 from .. import acceptance
 from ..specification import Arguments, Beside, Expected, Further, Specification, unread
 
@@ -48,7 +48,7 @@ def draw_logits(case: Case, contract: NumericContract) -> Arguments:
     logits = np.where(chosen, TOP, logits)
     if case.family == "masked":  # in a large batch, rows without a logit above 0
         logits[LARGE::2] = stored(logits[LARGE::2] - 2 * TOP, contract.io)
-    return tokens, parents, poisoned(logits, parents != tree.PADDING, draw.dead), budget, eos
+    return tokens, parents, draw.unread(logits, parents != tree.PADDING), budget, eos
 
 
 def expect_logits(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
@@ -103,7 +103,7 @@ SPECIFICATIONS = (
         expect=expect_logits,
         further=FURTHER,
         production=(*ROWS_OF_BATCHES, BUDGETS, *DEAD_NODES),
-        rare={"budget": ("some", "any"), **DEAD},
+        rare={"budget": ("some", "any"), **PLAUSIBLE},
         **SHARED,
     ),
     Specification(

@@ -19,6 +19,7 @@ reads key head h // (h / g). Scores and sums are fp32; p stays fp32 (`dots`), or
 """
 
 import math
+from typing import Annotated
 
 import torch
 import triton
@@ -29,9 +30,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ssmspec_ref.errors import ParameterError, PrecisionError
 
 from ..contract import Products, rounds
-from ..launch import FLOATS, INDICES, check_pool, divides, overlaps, sizes, strides
+from ..launch import check_pool, divides, overlaps, strides
+from ..row import Axes, Bounds, Slots, launcher, points, reads, writes
 from ..shared.dots import dot_inputs, dot_onto
-from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, packed_arguments
+from ..shared.packed_chunks import check_packed, chunk_place, most_chunks
 from ..shared.strides import PackedHeadStrides, PoolStrides
 from ..shared.tuning import H200
 
@@ -44,16 +46,18 @@ def traffic_bytes(tokens: int, slots: int, h: int, g: int, e: int, *, io: int = 
     return 2 * io * e * (tokens * h + slots * g)
 
 
+@launcher
 def causal_attention(
-    q: Tensor,
-    K: Tensor,
-    V: Tensor,
-    bounds: Tensor,
+    axes: Axes,
+    q: Annotated[Tensor, reads("t h e")],
+    K: Annotated[Tensor, reads("s l g e")],
+    V: Annotated[Tensor, reads("s l g e")],
+    bounds: Bounds,
     *,
-    length: Tensor | None = None,
+    length: Annotated[Tensor, points("s")] | None = None,
     scale: float | None = None,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    out: Annotated[Tensor, writes("t h e")] | None = None,
     products: Products = "fp32",
     descriptors: bool | None = None,
     block_t: int = H200["causal_attention"]["block_t"],
@@ -71,16 +75,6 @@ def causal_attention(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("q", q, "t h e", FLOATS),
-            ("K", K, "s l g e", FLOATS),
-            ("V", V, "s l g e", FLOATS),
-            ("length", length, "s", INDICES),
-            ("out", out, "t h e", FLOATS),
-            *packed_arguments(bounds, slots, None),
-        ]
-    )
     t, h, g, e = (axes[a] for a in "thge")
     sequences = check_packed(axes, block_t)
     divides(g, h)

@@ -14,13 +14,16 @@ Layout: K, V (s, l, g, e), pools that rows index through `slots`; a row with a n
 by the bytes that move, twice.
 """
 
+from typing import Annotated
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 
-from ..launch import FLOATS, INDICES, check_pool, sizes
+from ..launch import INDICES, check_pool
+from ..row import Axes, Slots, launcher, reads, updates, writes
 from ..shared.tuning import H200
 from .tree_mask import check_nodes
 
@@ -33,14 +36,16 @@ def traffic_bytes(b: int, t: int, moved: int, g: int, e: int, *, io: int = 2, in
     return 4 * io * moved * g * e + index * (b * t + b)
 
 
+@launcher
 def kv_compact(
-    K: Tensor,
-    V: Tensor,
-    path: Tensor,
-    length: Tensor,
+    axes: Axes,
+    K: Annotated[Tensor, updates("s l g e", size="io")],
+    V: Annotated[Tensor, updates("s l g e", size="io")],
+    path: Annotated[Tensor, reads("b t", INDICES)],
+    length: Annotated[Tensor, reads("s", INDICES)],
     *,
-    slots: Tensor | None = None,
-    advanced_length: Tensor | None = None,
+    slots: Slots | None = None,
+    advanced_length: Annotated[Tensor, writes("s", INDICES, "")] | None = None,
     block_e: int | None = None,
     num_warps: int = H200["kv_compact"]["warps"],
 ) -> None:
@@ -50,16 +55,6 @@ def kv_compact(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    axes = sizes(
-        [
-            ("K", K, "s l g e", FLOATS),
-            ("V", V, "s l g e", FLOATS),
-            ("path", path, "b t", INDICES),
-            ("length", length, "s", INDICES),
-            ("slots", slots, "b", INDICES),
-            ("advanced_length", advanced_length, "s", INDICES),
-        ]
-    )
     b, t, length_, g, e = (axes[a] for a in "btlge")
     check_nodes(t)
     check_pool(axes["s"], b, slots)

@@ -9,6 +9,8 @@ computation of (1) with these roundings.
 Layout: q (b, t, h, e), k (b, t, g, e) with stride 1 on the last axis, cos and sin (b, t, f). Bound by the bytes of q and k.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -16,7 +18,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..launch import AS_WRITTEN, FLOATS, sizes, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import FP32, Axes, launcher, moved, reads, writes
 from ..shared.tuning import H200
 
 
@@ -25,16 +28,18 @@ def traffic_bytes(tokens: int, h: int, g: int, e: int, f: int, *, io: int = 2) -
 
     Units: bytes; `io` is the bytes of an element of q and k.
     """
-    return tokens * (2 * io * (h + g) * e + 2 * 4 * f)
+    return moved(rotary, {"b": 1, "t": tokens, "h": h, "g": g, "e": e, "f": f}, {"io": io})
 
 
+@launcher
 def rotary(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    axes: Axes,
+    q: Annotated[Tensor, reads("b t h e")],
+    k: Annotated[Tensor, reads("b t g e")],
+    cos: Annotated[Tensor, reads("b t f", FP32)],
+    sin: Annotated[Tensor, reads("b t f", FP32)],
     *,
-    out: tuple[Tensor, Tensor] | None = None,
+    out: tuple[Annotated[Tensor, writes("b t h e")], Annotated[Tensor, writes("b t g e")]] | None = None,
     block_h: int | None = None,
     num_warps: int | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -44,17 +49,6 @@ def rotary(
     written.
     """
     made_q, made_k = out or (None, None)
-    fp32 = (torch.float32,)
-    axes = sizes(
-        [
-            ("q", q, "b t h e", FLOATS),
-            ("k", k, "b t g e", FLOATS),
-            ("cos", cos, "b t f", fp32),
-            ("sin", sin, "b t f", fp32),
-            ("out of q", made_q, "b t h e", FLOATS),
-            ("out of k", made_k, "b t g e", FLOATS),
-        ]
-    )
     b, t, h, g, e, f = (axes[name] for name in "bthgef")
     if 2 * f > e:
         raise ParameterError(f"{f} frequencies turn {2 * f} channels, but a head has {e}; give at most {e // 2}")

@@ -19,7 +19,7 @@ K, V (s, l, g, e), pools that rows index through `slots`; a row with a negative 
 bytes of the cache.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import triton
@@ -28,7 +28,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 
-from ..launch import FLOATS, INDICES, check_pool, divides, sizes, strides
+from ..launch import check_pool, divides, strides
+from ..row import FP32, Ancestors, Axes, Slots, launcher, points, reads, updates, writes
 from ..shared.dots import dot_inputs, dot_left
 from ..shared.strides import GroupStrides, HeadStrides, MaskStrides, PoolStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
@@ -39,9 +40,9 @@ from .tree_mask import check_nodes
 class Parts(NamedTuple):
     """Results of the parts for (3), fp32: o (s, b, h, t, e), m (s, b, h, t), d (s, b, h, t); the window is the last part."""
 
-    o: Tensor
-    m: Tensor
-    d: Tensor
+    o: Annotated[Tensor, updates("part b h t e", FP32, "fp32", "whole")]
+    m: Annotated[Tensor, updates("part b h t", FP32, "fp32", "whole")]
+    d: Annotated[Tensor, updates("part b h t", FP32, "fp32", "whole")]
 
 
 def traffic_bytes(
@@ -62,19 +63,21 @@ def new_parts(b: int, t: int, h: int, e: int, count: int, device: torch.device) 
     return Parts(o, m, d)
 
 
+@launcher
 def tree_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    K: Tensor,
-    V: Tensor,
-    length: Tensor,
+    axes: Axes,
+    q: Annotated[Tensor, reads("b t h e")],
+    k: Annotated[Tensor, reads("b t g e")],
+    v: Annotated[Tensor, reads("b t g e")],
+    K: Annotated[Tensor, updates("s l g e", size="io")],
+    V: Annotated[Tensor, updates("s l g e", size="io")],
+    length: Annotated[Tensor, points("s")],
     *,
-    ancestors: Tensor | None = None,
+    ancestors: Ancestors | None = None,
     scale: float | None = None,
     append: bool = False,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    out: Annotated[Tensor, writes("b t h e")] | None = None,
     parts: Parts | None = None,
     split: int | None = None,
     block_m: int | None = None,
@@ -89,19 +92,6 @@ def tree_attention(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more nodes), before anything is written.
     """
-    axes = sizes(
-        [
-            ("q", q, "b t h e", FLOATS),
-            ("k", k, "b t g e", FLOATS),
-            ("v", v, "b t g e", FLOATS),
-            ("K", K, "s l g e", FLOATS),
-            ("V", V, "s l g e", FLOATS),
-            ("length", length, "s", INDICES),
-            ("ancestors", ancestors, "b t j", (torch.bool,)),
-            ("slots", slots, "b", INDICES),
-            ("out", out, "b t h e", FLOATS),
-        ]
-    )
     b, t, h, g, e, cache = (axes[a] for a in "bthgel")
     if axes.get("j", t) != t:
         raise ShapeMismatch(f"ancestors has {t} rows and {axes['j']} columns; give one of each for every node")
@@ -118,8 +108,9 @@ def tree_attention(
     if split <= 0 or split % block_l:
         raise ParameterError(f"split is {split}; give a multiple of the block of {block_l} slots")
     count = triton.cdiv(cache, split)
+    if axes.get("part", count + 1) != count + 1:
+        raise ShapeMismatch(f"parts holds {axes['part']} parts, but {count + 1} are needed; make it with new_parts")
     of = new_parts(b, t, h, e, count, q.device) if parts is None else parts
-    _check_parts(of, (count + 1, b, h, t, e))
     y = torch.empty_like(q) if out is None else out
     each, block_e = h // g, max(16, triton.next_power_of_2(e))
     row = H200["tree_attention"]
@@ -142,14 +133,6 @@ def _split(cache: int, block_l: int) -> int:
     """Slots of a part: few parts, each of many slots."""
     row = H200["tree_attention"]
     return block_l * triton.cdiv(max(row["part_slots"], triton.cdiv(cache, row["parts"])), block_l)
-
-
-def _check_parts(parts: Parts, shape: tuple[int, ...]) -> None:
-    for name, x, needed in zip(Parts._fields, parts, (shape, shape[:4], shape[:4]), strict=True):
-        if tuple(x.shape) != needed or not x.is_contiguous():
-            raise ShapeMismatch(f"parts.{name} has shape {tuple(x.shape)}; make it with new_parts, {needed}")
-        if x.dtype != torch.float32:
-            raise PrecisionError(f"parts.{name} is {x.dtype}; sums are float32")
 
 
 @triton.jit

@@ -12,6 +12,8 @@ A program owns BLOCK_I nodes of one row and walks up from all of them at once: a
 Layout: parents (b, t) with -1 at the root and -2 at padding, ancestors (b, t, t), depths (b, t). Bound by latency.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -19,7 +21,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch, Unsupported
 
-from ..launch import INDICES, sizes
+from ..launch import INDICES
+from ..row import BOOL, Axes, launcher, moved, reads, writes
 from ..shared.tuning import H200
 
 MOST_NODES = 128
@@ -28,7 +31,7 @@ PADDING = -2
 
 def traffic_bytes(b: int, t: int, *, index: int = 8) -> int:
     """Bytes that must cross the memory bus: parents, mask, depths. Units: bytes; `index` those of a parent and of a depth."""
-    return b * t * (2 * index + t)
+    return moved(tree_mask, {"b": b, "t": t, "j": t}, {"index": index})
 
 
 def check_nodes(t: int) -> None:
@@ -37,11 +40,13 @@ def check_nodes(t: int) -> None:
         raise Unsupported(f"the trees have {t} nodes, but the kernel takes at most {MOST_NODES}; give smaller trees")
 
 
+@launcher
 def tree_mask(
-    parents: Tensor,
+    axes: Axes,
+    parents: Annotated[Tensor, reads("b t", INDICES)],
     *,
-    ancestors: Tensor | None = None,
-    depths: Tensor | None = None,
+    ancestors: Annotated[Tensor, writes("b t j", BOOL)] | None = None,
+    depths: Annotated[Tensor, writes("b t", INDICES)] | None = None,
     block_i: int = H200["tree_mask"]["block_i"],
     num_warps: int = H200["tree_mask"]["warps"],
 ) -> tuple[Tensor, Tensor]:
@@ -49,13 +54,6 @@ def tree_mask(
 
     Raises: ShapeMismatch, PrecisionError, Unsupported (more nodes), before anything is written.
     """
-    axes = sizes(
-        [
-            ("parents", parents, "b t", INDICES),
-            ("ancestors", ancestors, "b t j", (torch.bool,)),
-            ("depths", depths, "b t", INDICES),
-        ]
-    )
     b, t = axes["b"], axes["t"]
     if axes.get("j", t) != t:
         raise ShapeMismatch(f"ancestors has {t} rows and {axes['j']} columns; give one of each for every node")

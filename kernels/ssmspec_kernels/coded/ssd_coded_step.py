@@ -22,6 +22,8 @@ Layout: codes (s, h, p, n), scales (s, h, p, j), pools that rows index through `
 with a negative slot is padding and is skipped. Bound by the bytes of the codes.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -29,7 +31,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_dense, check_pool, d_strides, divides, sizes, strides
+from ..launch import AS_WRITTEN, check_pool, d_strides, divides, strides
+from ..row import FP32, Axes, Slots, launcher, reads, updates, weighs, writes
 from ..shared.functions import silu
 from ..shared.strides import OneGroupStrides, OneHeadStrides, SkipStrides, StateStrides, StepStrides
 from ..ssd.ssd_inputs import check_limit, step_size
@@ -50,26 +53,28 @@ def traffic_bytes(
     return b * (2 * h * p * (n * code + 4 * blocks) + io * (h * p * (3 if z else 2) + 2 * g * n + h))
 
 
+@launcher
 def ssd_coded_step(
-    codes: Tensor,
-    scales: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    axes: Axes,
+    codes: Annotated[Tensor, updates("s h p n", CODES, "code", "dense")],
+    scales: Annotated[Tensor, updates("s h p j", FP32, "fp32")],
+    x: Annotated[Tensor, reads("b h p")],
+    dt: Annotated[Tensor, reads("b h")],
+    A: Annotated[Tensor, weighs("h", FP32)],
+    B: Annotated[Tensor, reads("b g n")],
+    C: Annotated[Tensor, reads("b g n")],
     *,
     block: int | None = None,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: Annotated[Tensor, weighs("h | h p")] | None = None,
+    z: Annotated[Tensor, reads("b h p")] | None = None,
+    dt_bias: Annotated[Tensor, weighs("h")] | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    targets: Tensor | None = None,
-    call: Tensor | None = None,
+    slots: Slots | None = None,
+    targets: Slots | None = None,
+    call: Annotated[Tensor, updates("i", (torch.int64,), "")] | None = None,
     seed: int = 0,
-    out: Tensor | None = None,
+    out: Annotated[Tensor, writes("b h p")] | None = None,
     block_p: int | None = None,
     num_warps: int = 1,
 ) -> Tensor:
@@ -82,25 +87,6 @@ def ssd_coded_step(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("codes", codes, "s h p n", CODES),
-            ("scales", scales, "s h p j", (torch.float32,)),
-            ("x", x, "b h p", FLOATS),
-            ("dt", dt, "b h", FLOATS),
-            ("A", A, "h", (torch.float32,)),
-            ("B", B, "b g n", FLOATS),
-            ("C", C, "b g n", FLOATS),
-            ("D", D, "h p" if D is not None and D.dim() == 2 else "h", FLOATS),
-            ("z", z, "b h p", FLOATS),
-            ("dt_bias", dt_bias, "h", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("targets", targets, "b", INDICES),
-            ("call", call, "i", (torch.int64,)),
-            ("out", out, "b h p", FLOATS),
-        ]
-    )
-    check_dense(codes=codes)
     divides(axes["g"], axes["h"])
     check_limit(dt_limit)
     check_pool(axes["s"], axes["b"], slots)

@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import FLOATS, INDICES, check_pool, sizes, strides
+from ..launch import check_pool, strides
+from ..row import Axes, Slots, launcher
 from ..shared.tuning import H200
+from . import conv_taps as conv
 from .conv_taps import accepted_count, check_replay, check_width, load_columns, store_columns, tile
 
 
@@ -27,13 +29,15 @@ def traffic_bytes(b: int, c: int, w: int, advanced: int, *, state: int = 4, io: 
     return b * c * ((2 * w - replayed) * state + replayed * io)
 
 
+@launcher
 def conv_commit(
-    M: Tensor,
-    u: Tensor,
+    axes: Axes,
+    M: conv.Window,
+    u: conv.Inputs,
     *,
-    advanced: Tensor | None = None,
-    path: Tensor | None = None,
-    slots: Tensor | None = None,
+    advanced: conv.Advanced | None = None,
+    path: conv.Path | None = None,
+    slots: Slots | None = None,
     block_c: int | None = None,
     num_warps: int | None = None,
 ) -> None:
@@ -45,15 +49,6 @@ def conv_commit(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("M", M, "s c w", FLOATS),
-            ("u", u, "b t c", FLOATS),
-            ("advanced", advanced, "b", INDICES),
-            ("path", path, "b l", INDICES),
-            ("slots", slots, "b", INDICES),
-        ]
-    )
     b, t, c, w = (axes[k] for k in "btcw")
     check_width(w)
     check_pool(axes["s"], b, slots)

@@ -10,6 +10,8 @@ Layout: M (s, c, w), oldest first, a pool that sequences index through `slots`; 
 Bound by the bytes of the inputs.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -17,11 +19,12 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
+from ..launch import AS_WRITTEN, check_pool, strides
+from ..row import Axes, Bounds, Fresh, Slots, launcher, reads, writes
 from ..shared.functions import silu
 from ..shared.tuning import H200
 from .conv_commit import commit_packed
-from .conv_taps import check_width
+from .conv_taps import Bias, Taps, Window, check_width
 
 
 def traffic_bytes(
@@ -34,18 +37,20 @@ def traffic_bytes(
     return c * (2 * tokens * io + sequences * (w - 1 + (w if write_state else 0)) * state)
 
 
+@launcher
 def conv_packed(
-    M: Tensor,
-    u: Tensor,
-    bounds: Tensor,
-    weight: Tensor,
+    axes: Axes,
+    M: Window,
+    u: Annotated[Tensor, reads("t c", layout="dense")],
+    bounds: Bounds,
+    weight: Taps,
     *,
-    bias: Tensor | None = None,
+    bias: Bias | None = None,
     activation: bool = True,
-    slots: Tensor | None = None,
-    fresh: Tensor | None = None,
+    slots: Slots | None = None,
+    fresh: Fresh | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: Annotated[Tensor, writes("t c")] | None = None,
     block_t: int = H200["conv_packed"]["block_t"],
     block_c: int = H200["conv_packed"]["block_c"],
     num_warps: int = H200["conv_packed"]["warps"],
@@ -59,18 +64,6 @@ def conv_packed(
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
     y = torch.empty_like(u) if out is None else out
-    axes = sizes(
-        [
-            ("M", M, "s c w", FLOATS),
-            ("u", u, "t c", FLOATS),
-            ("weight", weight, "c w", FLOATS),
-            ("bias", bias, "c", FLOATS),
-            ("bounds", bounds, "m", INDICES),
-            ("slots", slots, "b", INDICES),
-            ("fresh", fresh, "b", (torch.bool,)),
-            ("out", y, "t c", FLOATS),
-        ]
-    )
     t, c, w, sequences = axes["t"], axes["c"], axes["w"], axes["m"] - 1
     if sequences < 1 or axes.get("b", sequences) != sequences:
         rows = "at least one sequence" if sequences < 1 else f"{axes['b']} sequences"

@@ -10,13 +10,16 @@ skipped.
 Bound by the bytes of the state.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
-from .conv_taps import check_width, filtered, load_columns, load_filters, store_columns, tile
+from ..launch import AS_WRITTEN, check_pool, strides
+from ..row import Axes, Slots, launcher, reads, writes
+from .conv_taps import Bias, Taps, Window, check_width, filtered, load_columns, load_filters, store_columns, tile
 
 
 def traffic_bytes(b: int, c: int, w: int, *, state: int = 4, io: int = 2) -> int:
@@ -27,15 +30,17 @@ def traffic_bytes(b: int, c: int, w: int, *, state: int = 4, io: int = 2) -> int
     return b * c * ((2 * w - 1) * state + 2 * io)
 
 
+@launcher
 def conv_step(
-    M: Tensor,
-    u: Tensor,
-    weight: Tensor,
+    axes: Axes,
+    M: Window,
+    u: Annotated[Tensor, reads("b c")],
+    weight: Taps,
     *,
-    bias: Tensor | None = None,
+    bias: Bias | None = None,
     activation: bool = True,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    out: Annotated[Tensor, writes("b c")] | None = None,
     block_c: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -45,16 +50,6 @@ def conv_step(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("M", M, "s c w", FLOATS),
-            ("u", u, "b c", FLOATS),
-            ("weight", weight, "c w", FLOATS),
-            ("bias", bias, "c", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("out", out, "b c", FLOATS),
-        ]
-    )
     b, c, w = (axes[k] for k in "bcw")
     check_width(w)
     check_pool(axes["s"], b, slots)

@@ -8,14 +8,25 @@ Along a path of a tree, u_i of (1) is the input of node path[i], and `advanced` 
 columns only renames them: no column is copied.
 """
 
+from typing import Annotated
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
+from ..row import points, reads, updates, weighs, writes
 from ..shared.functions import silu
 from ..shared.tuning import H200
+
+Window = Annotated[Tensor, updates("s c w")]
+Taps = Annotated[Tensor, weighs("c w")]
+Bias = Annotated[Tensor, weighs("c")]
+Inputs = Annotated[Tensor, reads("b t c")]
+Outputs = Annotated[Tensor, writes("b t c")]
+Advanced = Annotated[Tensor, points("b")]
+Path = Annotated[Tensor, points("b l")]
 
 WIDEST = 8
 

@@ -11,7 +11,7 @@ with a negative slot is padding and is skipped.
 Bound by the bytes of the inputs.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 import triton
@@ -21,9 +21,11 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, overlapped, sizes, strides
+from ..launch import AS_WRITTEN, check_pool, overlapped, strides
+from ..row import Axes, Slots, launcher, points, reads
 from ..shared.functions import silu
 from ..shared.tuning import H200
+from . import conv_taps as conv
 from .conv_taps import accepted_count, check_replay, check_width, load_columns, load_filters, store_columns
 
 MOST = 128
@@ -45,20 +47,22 @@ def traffic_bytes(
     return b * c * ((columns - replayed + written) * state + replayed * io) + 2 * nodes * c * io
 
 
+@launcher
 def conv_tree(
-    M: Tensor,
-    u: Tensor,
-    parents: Tensor | None,
-    weight: Tensor,
+    axes: Axes,
+    M: conv.Window,
+    u: conv.Inputs,
+    parents: Annotated[Tensor, points("b t")] | None,
+    weight: conv.Taps,
     *,
-    bias: Tensor | None = None,
+    bias: conv.Bias | None = None,
     activation: bool = True,
-    slots: Tensor | None = None,
-    previous: Tensor | None = None,
-    advanced: Tensor | None = None,
-    path: Tensor | None = None,
+    slots: Slots | None = None,
+    previous: Annotated[Tensor, reads("b j c")] | None = None,
+    advanced: conv.Advanced | None = None,
+    path: conv.Path | None = None,
     keep: Write = "none",
-    out: Tensor | None = None,
+    out: conv.Outputs | None = None,
     block_c: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -73,20 +77,6 @@ def conv_tree(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    axes = sizes(
-        [
-            ("M", M, "s c w", FLOATS),
-            ("u", u, "b t c", FLOATS),
-            ("parents", parents, "b t", INDICES),
-            ("weight", weight, "c w", FLOATS),
-            ("bias", bias, "c", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("previous", previous, "b j c", FLOATS),
-            ("advanced", advanced, "b", INDICES),
-            ("path", path, "b l", INDICES),
-            ("out", out, "b t c", FLOATS),
-        ]
-    )
     b, t, c, w = (axes[k] for k in "btcw")
     check_width(w)
     check_pool(axes["s"], b, slots)

@@ -11,7 +11,7 @@ oldest first, a pool that rows index through `slots`; a row with a negative slot
 Bound by the bytes of the inputs.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 import triton
@@ -21,17 +21,10 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, overlapped, sizes, strides
-from .conv_taps import (
-    accepted_count,
-    check_replay,
-    check_width,
-    filtered,
-    load_columns,
-    load_filters,
-    store_columns,
-    tile,
-)
+from ..launch import AS_WRITTEN, check_pool, overlapped, strides
+from ..row import Axes, Live, Slots, launcher, reads
+from . import conv_taps as conv
+from .conv_taps import accepted_count, check_replay, check_width, filtered, load_columns, load_filters, store_columns, tile
 
 LONGEST = 64
 Write = Literal["final", "committed", "none"]
@@ -53,20 +46,22 @@ def traffic_bytes(
     return b * c * ((columns - replayed + written) * state + (replayed + 2 * t) * io)
 
 
+@launcher
 def conv_window(
-    M: Tensor,
-    u: Tensor,
-    weight: Tensor,
+    axes: Axes,
+    M: conv.Window,
+    u: conv.Inputs,
+    weight: conv.Taps,
     *,
-    bias: Tensor | None = None,
+    bias: conv.Bias | None = None,
     activation: bool = True,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
-    previous: Tensor | None = None,
-    advanced: Tensor | None = None,
-    path: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
+    previous: Annotated[Tensor, reads("b j c")] | None = None,
+    advanced: conv.Advanced | None = None,
+    path: conv.Path | None = None,
     keep: Write = "final",
-    out: Tensor | None = None,
+    out: conv.Outputs | None = None,
     block_c: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -81,20 +76,6 @@ def conv_window(
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (a window of more than 64 tokens), before anything is
     written.
     """
-    axes = sizes(
-        [
-            ("M", M, "s c w", FLOATS),
-            ("u", u, "b t c", FLOATS),
-            ("weight", weight, "c w", FLOATS),
-            ("bias", bias, "c", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("live", live, "b t", (torch.bool,)),
-            ("previous", previous, "b j c", FLOATS),
-            ("advanced", advanced, "b", INDICES),
-            ("path", path, "b l", INDICES),
-            ("out", out, "b t c", FLOATS),
-        ]
-    )
     b, t, c, w = (axes[k] for k in "btcw")
     check_width(w)
     check_pool(axes["s"], b, slots)

@@ -72,7 +72,7 @@ def launch_apply(
     block_k, (warps, run) = max(16, triton.next_power_of_2(width)), tile(b * h, t, write_state)
     part, tiles = min(PART, block_k), triton.cdiv(channels, 16 * warps)
     _delta_apply_kernel[(triton.cdiv(tiles, run), h, b)](
-        S, q, k, v, slots, live, solved.parts, solved.factors, o,
+        S, q, k, v, slots, live, *solved, o,
         RowStrides(*strides(S, 2)), GroupStrides(*strides(q, 3)), GroupStrides(*strides(k, 3)),
         HeadStrides(*strides(v, 3)), HeadStrides(*strides(o, 3)), TokenStrides(*strides(live, 2)),
         SolvedStrides(*strides(solved.parts, 2)), SolvedStrides(*strides(solved.factors, 2)),

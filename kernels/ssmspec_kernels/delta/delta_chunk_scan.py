@@ -17,6 +17,8 @@ the scratch (c, h, i, j) holds for each chunk (`packed_chunks`) the rows of T, t
 Bound by the third launch, each step of which waits for the previous one.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -25,14 +27,15 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
 from ..contract import Products, rounds
-from ..launch import FLOATS, INDICES, check_pool, divides, sizes, strides
+from ..launch import check_pool, divides, strides
+from ..row import FP32, Axes, Bounds, Fresh, Slots, launcher, points, reads, updates, writes
 from ..shared.dots import dot_both
 from ..shared.functions import sigmoid, softplus
-from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, packed_arguments, sequence_place
+from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, sequence_place
 from ..shared.strides import ChunkStrides, KeyStrides, PackedGroupStrides, PackedHeadStrides
 from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
-from .delta_inputs import load_gate_params
+from .delta_inputs import Decay, GateBias, State, check_bias, check_scale, load_gate_params
 from .delta_window import check_one_type, from_state, last, norms, scores, state_after, substituted
 
 
@@ -64,25 +67,27 @@ def scratch_shape(tokens: int, sequences: int, h: int, *, chunk: int = 32) -> tu
     return most_chunks(tokens, sequences, chunk), h, 2 * (chunk + 1), chunk
 
 
+@launcher
 def delta_chunk_scan(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    bounds: Tensor,
+    axes: Axes,
+    S: State,
+    q: Annotated[Tensor, reads("t g k")],
+    k: Annotated[Tensor, reads("t g k")],
+    v: Annotated[Tensor, reads("t h v")],
+    g: Annotated[Tensor, reads("t h | t h k", size="gate")],
+    beta: Annotated[Tensor, reads("t h", size="gate")],
+    bounds: Bounds,
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: Decay | None = None,
+    dt_bias: GateBias | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    fresh: Tensor | None = None,
-    places: Tensor | None = None,
-    out: Tensor | None = None,
-    scratch: Tensor | None = None,
+    slots: Slots | None = None,
+    fresh: Fresh | None = None,
+    places: Annotated[Tensor, points("c")] | None = None,
+    out: Annotated[Tensor, writes("t h v")] | None = None,
+    scratch: Annotated[Tensor, updates("chunks h rows tokens", FP32, "fp32", "whole")] | None = None,
     products: Products = "fp32",
     chunk: int | None = None,
     block_v: int | None = None,
@@ -102,22 +107,6 @@ def delta_chunk_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (chunks of 64 on sm_100), before anything is written.
     """
-    channel = "t h k" if g.dim() == 3 else "t h"
-    axes = sizes(
-        [
-            ("S", S, "s h k v", FLOATS),
-            ("q", q, "t g k", FLOATS),
-            ("k", k, "t g k", FLOATS),
-            ("v", v, "t h v", FLOATS),
-            ("g", g, channel, FLOATS),
-            ("beta", beta, "t h", FLOATS),
-            ("A", A, "h", (torch.float32,)),
-            ("dt_bias", dt_bias, channel.removeprefix("t "), FLOATS),
-            ("places", places, "c", INDICES),
-            ("out", out, "t h v", FLOATS),
-            *packed_arguments(bounds, slots, fresh),
-        ]
-    )
     t, groups, h = (axes[a] for a in "tgh")
     measured = tile(products, S.device)
     chunk, block_v, num_warps = chunk or measured[0], block_v or measured[1], num_warps or measured[2]
@@ -128,18 +117,15 @@ def delta_chunk_scan(
     check_one_type(q, k, v)
     rounded = rounds(products, q.dtype)
     num_stages = num_stages or stages(axes["k"], chunk > 32 and g.dim() == 3, rounded)
-    scale = axes["k"] ** -0.5 if scale is None else scale
-    if not (scale > 0 and eps > 0):
-        raise ParameterError(f"scale and eps are {scale} and {eps}; give scale > 0 (or None) and eps > 0")
-    if dt_bias is not None and (A is None or (dt_bias.stride(-1) != 1 and dt_bias.shape[-1] > 1)):
-        raise ParameterError("dt_bias needs A, and stride 1 on its last axis; give both, or gates that are formed already")
+    scale = check_scale(scale, eps, axes["k"])
+    check_bias(A, dt_bias)
     shape = scratch_shape(t, sequences, h, chunk=chunk)
     if places is not None and len(places) < shape[0]:
         raise ShapeMismatch(f"places hold {len(places)} entries, but the run may have {shape[0]} chunks; give one for each")
     if scratch is None:
         scratch = torch.empty(shape, dtype=torch.float32, device=S.device)
-    elif tuple(scratch.shape) != shape or scratch.dtype != torch.float32 or not scratch.is_contiguous():
-        raise ShapeMismatch(f"scratch is {tuple(scratch.shape)} {scratch.dtype}, but {shape} in float32 is needed")
+    elif tuple(scratch.shape) != shape:
+        raise ShapeMismatch(f"scratch has shape {tuple(scratch.shape)}, but {shape} is needed")
     o = torch.empty_like(v) if out is None else out
     common = {"K": axes["k"], "HEADS_PER_KEY": h // groups, "CHANNEL": g.dim() == 3, "ROUND": rounded, "CHUNK": chunk,
               "BLOCK_B": triton.next_power_of_2(sequences), "SPLIT": q.dtype == torch.bfloat16,

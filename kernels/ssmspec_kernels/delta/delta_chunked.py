@@ -25,11 +25,13 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..launch import FLOATS, overlapped, strides
+from ..launch import overlapped, strides
+from ..row import Axes, Live, Slots, launcher
 from ..shared.dots import dot_both, dot_inputs, dot_left
 from ..shared.strides import MaskStrides, TokenStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
+from . import delta_inputs as delta
 from .delta_apply import launch_apply
 from .delta_inputs import check_inputs, gates, load_gate_params, window_strides
 from .delta_operand import add_dots, load_state, rows, store_state, unrows
@@ -42,23 +44,25 @@ __all__ = ["delta_chunked", "traffic_bytes"]
 LONGEST = 32
 
 
+@launcher
 def delta_chunked(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
+    axes: Axes,
+    S: delta.State,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: delta.Gates,
+    beta: delta.Strengths,
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: delta.GateBias | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: delta.Outputs | None = None,
     two_launches: bool | None = None,
     solved: Solved | None = None,
     tiles: tuple[int, int, int] | None = None,
@@ -71,8 +75,7 @@ def delta_chunked(
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 32 tokens, or two launches for unsupported arguments),
     before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS)
-    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
     check_one_type(q, k, v)
     t = axes["t"]
     if t > LONGEST:

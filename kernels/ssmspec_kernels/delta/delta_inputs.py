@@ -10,60 +10,56 @@ g is one log decay per value head (b, t, h), or one per key channel of each valu
 and beta = 0 after (1), and q = k = v = 0. Value head h reads key head h // (heads / key heads).
 """
 
+from typing import Annotated
+
 import triton
 import triton.language as tl
-from torch import Tensor, float32
+from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..launch import FLOATS, INDICES, Argument, check_pool, divides, sizes, strides
+from ..launch import check_pool, divides, strides
+from ..row import FP32, Axes, reads, updates, weighs, writes
 from ..shared.functions import sigmoid, softplus
 from ..shared.strides import DeltaStrides, GroupStrides, HeadStrides, KeyStrides, RowStrides
 
+State = Annotated[Tensor, updates("s h k v")]
+Start = Annotated[Tensor, reads("s h k v", size="state")]
+"""A state that is only read."""
+Keys = Annotated[Tensor, reads("b t g k")]
+Values = Annotated[Tensor, reads("b t h v")]
+Gates = Annotated[Tensor, reads("b t h | b t h k", size="gate")]
+Strengths = Annotated[Tensor, reads("b t h", size="gate")]
+Decay = Annotated[Tensor, weighs("h", FP32)]
+GateBias = Annotated[Tensor, weighs("h | h k", layout="dense")]
+Outputs = Annotated[Tensor, writes("b t h v")]
+
 
 def check_inputs(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    A: Tensor | None,
-    dt_bias: Tensor | None,
-    slots: Tensor | None,
-    scale: float | None,
-    eps: float,
-    *more: Argument,
-) -> tuple[dict[str, int], float]:
-    """The sizes of the axes, and the scale of the queries: k^-1/2 if None is given.
+    axes: Axes, A: Tensor | None, dt_bias: Tensor | None, slots: Tensor | None, scale: float | None, eps: float
+) -> float:
+    """The scale of the queries: k^-1/2 if None is given.
 
-    Raises: ShapeMismatch, PrecisionError, ParameterError.
+    Raises: ParameterError.
     """
-    channel = "b t h k" if g.dim() == 4 else "b t h"
-    axes = sizes(
-        [
-            ("S", S, "s h k v", FLOATS),
-            ("q", q, "b t g k", FLOATS),
-            ("k", k, "b t g k", FLOATS),
-            ("v", v, "b t h v", FLOATS),
-            ("g", g, channel, FLOATS),
-            ("beta", beta, "b t h", FLOATS),
-            ("A", A, "h", (float32,)),
-            ("dt_bias", dt_bias, channel.removeprefix("b t "), FLOATS),
-            ("slots", slots, "b", INDICES),
-            *more,
-        ]
-    )
     divides(axes["g"], axes["h"])
     check_pool(axes["s"], axes["b"], slots)
+    check_bias(A, dt_bias)
+    return check_scale(scale, eps, axes["k"])
+
+
+def check_bias(A: Tensor | None, dt_bias: Tensor | None) -> None:
+    """Raises: ParameterError for a bias of gates that come as they are."""
     if dt_bias is not None and A is None:
         raise ParameterError("dt_bias is given without A; give A for gates that come as projections, or leave both out")
-    if dt_bias is not None and dt_bias.stride(-1) != 1 and dt_bias.shape[-1] > 1:
-        raise ParameterError(f"dt_bias has stride {dt_bias.stride(-1)} on its last axis; the kernel reads it with stride 1")
-    scale = axes["k"] ** -0.5 if scale is None else scale
+
+
+def check_scale(scale: float | None, eps: float, k: int) -> float:
+    """The scale of the queries. Raises: ParameterError."""
+    scale = k**-0.5 if scale is None else scale
     if not (scale > 0 and eps > 0):
         raise ParameterError(f"scale and eps are {scale} and {eps}; give scale > 0 (or None) and eps > 0")
-    return axes, scale
+    return scale
 
 
 def window_strides(

@@ -23,9 +23,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import FLOATS, overlapped, strides
+from ..launch import overlapped, strides
+from ..row import Axes, Live, Slots, launcher, moved
 from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
+from . import delta_inputs as delta
 from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token, rows, window_strides
 
 
@@ -47,27 +49,29 @@ def traffic_bytes(
 
     Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
     """
-    states = b * h * k * v * state * (2 if write_state else 1)
-    return states + b * t * (io * (2 * g * k + 2 * h * v) + gate * h * (1 + (k if channel else 1)))
+    axes = {"s": b, "b": b, "t": t, "g": g, "h": h, "k": k, "v": v}
+    return moved(delta_scan, axes, {"state": state, "io": io, "gate": gate}, kept=write_state, form=int(channel))
 
 
+@launcher
 def delta_scan(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
+    axes: Axes,
+    S: delta.State,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: delta.Gates,
+    beta: delta.Strengths,
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: delta.GateBias | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: delta.Outputs | None = None,
     fused: bool = True,
     tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
@@ -81,8 +85,7 @@ def delta_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS)
-    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
     b, t, groups, h = (axes[a] for a in "btgh")
     o = torch.empty_like(v) if out is None else out
     lanes, block, warps = tiles or tile(axes["k"], axes["v"], t, fused)

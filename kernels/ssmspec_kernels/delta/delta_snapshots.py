@@ -10,12 +10,16 @@ Layout: S (s, h, k, v), one pool for the states before and after; places (b, t).
 Bound by the bytes of the states: one read, t writes.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 from torch import Tensor
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, overlapped, strides
+from ..launch import AS_WRITTEN, overlapped, strides
+from ..row import Axes, Live, Slots, launcher, points
 from ..shared.strides import TokenStrides
+from . import delta_inputs as delta
 from .delta_inputs import check_inputs, window_strides
 from .delta_scan import delta_scan_kernel, tile
 from .delta_scan import traffic_bytes as scan_bytes
@@ -32,23 +36,25 @@ def traffic_bytes(
     return scan + b * t * h * k * v * state
 
 
+@launcher
 def delta_snapshots(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    places: Tensor,
+    axes: Axes,
+    S: delta.State,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: delta.Gates,
+    beta: delta.Strengths,
+    places: Annotated[Tensor, points("b t")],
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: delta.GateBias | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
+    out: delta.Outputs | None = None,
     tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """Scans a window from S[slots], stores the state after token t in S[places[b, t]], returns the outputs (b, t, h, v).
@@ -58,8 +64,7 @@ def delta_snapshots(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS), ("places", places, "b t", INDICES)
-    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
     b, t, groups, h = (axes[a] for a in "btgh")
     o = torch.empty_like(v) if out is None else out
     lanes, block, warps = tiles or tile(axes["k"], axes["v"], t, fused=False)

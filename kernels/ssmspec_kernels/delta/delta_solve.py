@@ -18,7 +18,7 @@ row, or two with up to 8 tokens: a row of its matrices is a token of one of them
 by the latency of its dependent steps; measured times are in docs/explanation/tuning.md.
 """
 
-from dataclasses import dataclass
+from typing import Annotated, NamedTuple
 
 import torch
 import triton
@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch import overlapped, strides
+from ..row import FP32, updates
 from ..shared.dots import dot_both, dot_inputs, split3
 from ..shared.load_fence import of_lanes
 from ..shared.strides import GroupStrides, HeadStrides, MaskStrides, SolvedStrides, TokenStrides
@@ -36,12 +37,11 @@ LONGEST = 16
 PARTS, FACTORS = 3 * 2 * LONGEST * LONGEST, 4 * LONGEST
 
 
-@dataclass(frozen=True)
-class Solved:
+class Solved(NamedTuple):
     """(1) (2) as bf16 parts, (3) (4) in fp32."""
 
-    parts: Tensor
-    factors: Tensor
+    parts: Annotated[Tensor, updates("b h parts", (torch.bfloat16,), "bf16")]
+    factors: Annotated[Tensor, updates("b h factors", FP32, "fp32")]
 
 
 def scratch(b: int, h: int, device: torch.device) -> Solved:
@@ -89,7 +89,7 @@ def launch_solve(
     (b, t, groups, width), h = q.shape, beta.shape[2]
     each = product_rows(t)
     _delta_solve_kernel[(triton.cdiv(h, LONGEST // each), b)](
-        q, k, g, beta, A, dt_bias, slots, live, ancestors, into.parts, into.factors,
+        q, k, g, beta, A, dt_bias, slots, live, ancestors, *into,
         GroupStrides(*strides(q, 3)), GroupStrides(*strides(k, 3)), HeadStrides(*strides(g, 3)),
         HeadStrides(*strides(beta, 3)), TokenStrides(*strides(live, 2)), MaskStrides(*strides(ancestors, 3)),
         SolvedStrides(*strides(into.parts, 2)), SolvedStrides(*strides(into.factors, 2)), *strides(dt_bias, 1), scale, eps,

@@ -25,14 +25,15 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from ..launch import FLOATS, strides
+from ..launch import strides
+from ..row import Ancestors, Axes, Slots, launcher, moved
 from ..shared.dots import dot_both
 from ..shared.strides import MaskStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
+from . import delta_inputs as delta
 from .delta_chunked import LONGEST, launch_window
 from .delta_inputs import check_inputs, load_gate_params, window_strides
-from .delta_scan import traffic_bytes as scan_bytes
 from .delta_solve import Solved
 from .delta_tree_products import launch_products
 from .delta_window import check_one_type, from_state, load_window, norms, scores, substituted
@@ -47,26 +48,29 @@ def traffic_bytes(
 
     Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
     """
-    scan = scan_bytes(b, t, g, h, k, v, state=state, io=io, gate=gate, write_state=False, channel=channel)
-    return scan + b * t * t
+    axes = {"s": b, "b": b, "t": t, "j": t, "g": g, "h": h, "k": k, "v": v}
+    left_out = "solved.parts", "solved.factors"
+    return moved(delta_tree, axes, {"state": state, "io": io, "gate": gate}, without=left_out, form=int(channel))
 
 
+@launcher
 def delta_tree(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    ancestors: Tensor,
+    axes: Axes,
+    S: delta.Start,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: delta.Gates,
+    beta: delta.Strengths,
+    ancestors: Ancestors,
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: delta.GateBias | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    out: delta.Outputs | None = None,
     inverse: bool | None = None,
     two_launches: bool | None = None,
     solved: Solved | None = None,
@@ -84,8 +88,7 @@ def delta_tree(
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes, or two launches for unsupported arguments),
     before anything is written.
     """
-    more = ("ancestors", ancestors, "b t j", (torch.bool,)), ("out", out, "b t h v", FLOATS)
-    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
     check_one_type(q, k, v)
     b, t, groups, h = (axes[a] for a in "btgh")
     if axes["j"] != t:

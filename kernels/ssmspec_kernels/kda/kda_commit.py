@@ -12,17 +12,18 @@ Bound by the bytes of the states: one read, one write. Source: as `ssmspec_ref.b
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from ..conv.conv_taps import accepted_count, check_replay
+from ..conv.conv_taps import Advanced, Path, accepted_count, check_replay
 from ..delta.delta_inputs import advance, load_gate_params, rows, slot_of
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_dense, check_pool, divides, sizes, strides
+from ..launch import AS_WRITTEN, check_pool, divides, strides
+from ..row import FP32, Axes, Slots, launcher, points, reads, updates, weighs
 from ..shared.strides import (
     LayerGroupStrides,
     LayerHeadStrides,
@@ -47,22 +48,24 @@ def traffic_bytes(
     return layers * (moved + sum(advanced) * (io * (g * k + h * v) + gate * h * (k + 1)))
 
 
+@launcher
 def kda_commit(
-    S: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
+    axes: Axes,
+    S: Annotated[Tensor, updates("i s h k v")],
+    k: Annotated[Tensor, reads("i m t g k")],
+    v: Annotated[Tensor, reads("i m t h v")],
+    g: Annotated[Tensor, reads("i m t h k", size="gate")],
+    beta: Annotated[Tensor, reads("i m t h", size="gate")],
     *,
-    advanced: Tensor | None = None,
-    path: Tensor | None = None,
-    rows: Tensor | None = None,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    advanced: Advanced | None = None,
+    path: Path | None = None,
+    rows: Annotated[Tensor, points("b")] | None = None,
+    A: Annotated[Tensor, weighs("i h", FP32, "dense")] | None = None,
+    dt_bias: Annotated[Tensor, weighs("i h k", layout="dense")] | None = None,
     lower_bound: float | None = None,
     l2_norm: bool = True,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
+    slots: Slots | None = None,
 ) -> None:
     """Advances the states S[:, slots] of all layers, in place, by the accepted ones of a window's inputs (i, m, t, ..).
 
@@ -72,24 +75,8 @@ def kda_commit(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("S", S, "i s h k v", FLOATS),
-            ("k", k, "i m t g k", FLOATS),
-            ("v", v, "i m t h v", FLOATS),
-            ("g", g, "i m t h k", FLOATS),
-            ("beta", beta, "i m t h", FLOATS),
-            ("A", A, "i h", (torch.float32,)),
-            ("dt_bias", dt_bias, "i h k", FLOATS),
-            ("advanced", advanced, "b", INDICES),
-            ("path", path, "b l", INDICES),
-            ("rows", rows, "b", INDICES),
-            ("slots", slots, "b", INDICES),
-        ]
-    )
     check_replay(k, advanced, path)
     check_bound(A, lower_bound)
-    check_dense(dt_bias=dt_bias)
     i, b, t, h, longest = axes["i"], axes["b"], axes["t"], axes["h"], axes.get("l", 1)
     divides(axes["g"], h)
     check_pool(axes["s"], b, slots)

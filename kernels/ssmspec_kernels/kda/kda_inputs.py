@@ -10,44 +10,39 @@ per head and key channel. (2) stays in lower_bound .. 0, whatever a is. All else
 Source: for (1) Kimi Linear, section 4; for (2) the safe gate of Bailing and GLM (`ssmspec_ref.layers.layer.DeltaLayer`).
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError, ShapeMismatch
+from ssmspec_ref.errors import ParameterError
 
 from ..delta.delta_inputs import check_inputs
-from ..launch import Argument
+from ..row import Axes, reads, weighs
 from ..shared.functions import sigmoid, softplus
+
+PER_CHANNEL = "a decay per key channel; for a decay per head call the kernels of the delta rule"
+KeyGates = Annotated[Tensor, reads("b t h k", size="gate", hint=PER_CHANNEL)]
+KeyBias = Annotated[Tensor, weighs("h k", layout="dense")]
 
 
 def check_kda(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
+    axes: Axes,
     A: Tensor | None,
     dt_bias: Tensor | None,
     lower_bound: float | None,
     slots: Tensor | None,
     scale: float | None,
     eps: float,
-    *more: Argument,
-) -> tuple[dict[str, int], float]:
-    """The sizes of the axes, and the scale of the queries: k^-1/2 if None is given.
+) -> float:
+    """The scale of the queries: k^-1/2 if None is given.
 
-    Raises: ShapeMismatch (a gate per head, among others), PrecisionError, ParameterError.
+    Raises: ParameterError.
     """
-    if g.dim() != 4:
-        raise ShapeMismatch(
-            f"g has shape {tuple(g.shape)}, but its axes are (b t h k): a decay per key channel; "
-            "for a decay per head call the kernels of the delta rule"
-        )
     check_bound(A, lower_bound)
-    return check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    return check_inputs(axes, A, dt_bias, slots, scale, eps)
 
 
 def check_bound(A: Tensor | None, lower_bound: float | None) -> None:

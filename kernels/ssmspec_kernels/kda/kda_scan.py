@@ -22,12 +22,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..delta import delta_inputs as delta
 from ..delta.delta_inputs import advance, load_gate_params, load_token, rows, window_strides
-from ..delta.delta_scan import traffic_bytes as scan_bytes
-from ..launch import FLOATS, overlapped, strides
+from ..launch import overlapped, strides
+from ..row import Axes, Live, Slots, launcher, moved
 from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
-from .kda_inputs import check_kda, kda_gates
+from .kda_inputs import KeyBias, KeyGates, check_kda, kda_gates
 
 
 def traffic_bytes(
@@ -37,27 +38,30 @@ def traffic_bytes(
 
     Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
     """
-    return scan_bytes(b, t, g, h, k, v, state=state, io=io, gate=gate, write_state=write_state, channel=True)
+    axes = {"s": b, "b": b, "t": t, "g": g, "h": h, "k": k, "v": v}
+    return moved(kda_scan, axes, {"state": state, "io": io, "gate": gate}, kept=write_state)
 
 
+@launcher
 def kda_scan(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
+    axes: Axes,
+    S: delta.State,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: KeyGates,
+    beta: delta.Strengths,
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: KeyBias | None = None,
     lower_bound: float | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: delta.Outputs | None = None,
     fused: bool = True,
     tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
@@ -71,8 +75,7 @@ def kda_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS)
-    axes, scale = check_kda(S, q, k, v, g, beta, A, dt_bias, lower_bound, slots, scale, eps, *more)
+    scale = check_kda(axes, A, dt_bias, lower_bound, slots, scale, eps)
     o = torch.empty_like(v) if out is None else out
     lanes, block, warps = tiles or tile(axes["k"], axes["v"], axes["t"], fused)
     kda_scan_kernel[(triton.cdiv(axes["v"], block), axes["h"], axes["b"])](

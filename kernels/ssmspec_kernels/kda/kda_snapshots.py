@@ -10,15 +10,19 @@ Layout: S (s, h, k, v), one pool for the states before and after; places (b, t).
 Bound by the bytes of the states: one read, t writes.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 from torch import Tensor
 
+from ..delta import delta_inputs as delta
 from ..delta.delta_inputs import window_strides
-from ..launch import AS_WRITTEN, FLOATS, INDICES, overlapped, strides
+from ..launch import AS_WRITTEN, overlapped, strides
+from ..row import Axes, Live, Slots, launcher, points
 from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
-from .kda_inputs import check_kda
+from .kda_inputs import KeyBias, KeyGates, check_kda
 from .kda_scan import kda_scan_kernel, unfused_tile
 from .kda_scan import traffic_bytes as scan_bytes
 
@@ -31,24 +35,26 @@ def traffic_bytes(b: int, t: int, g: int, h: int, k: int, v: int, *, state: int 
     return scan_bytes(b, t, g, h, k, v, state=state, io=io, gate=gate, write_state=False) + b * t * h * k * v * state
 
 
+@launcher
 def kda_snapshots(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    places: Tensor,
+    axes: Axes,
+    S: delta.State,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: KeyGates,
+    beta: delta.Strengths,
+    places: Annotated[Tensor, points("b t")],
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: KeyBias | None = None,
     lower_bound: float | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
+    out: delta.Outputs | None = None,
     tiles: tuple[int, int, int] | None = None,
 ) -> Tensor:
     """Scans a window from S[slots], stores the state after token t in S[places[b, t]], returns the outputs (b, t, h, v).
@@ -58,8 +64,7 @@ def kda_snapshots(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h v", FLOATS), ("places", places, "b t", INDICES)
-    axes, scale = check_kda(S, q, k, v, g, beta, A, dt_bias, lower_bound, slots, scale, eps, *more)
+    scale = check_kda(axes, A, dt_bias, lower_bound, slots, scale, eps)
     o = torch.empty_like(v) if out is None else out
     lanes, block, warps = tiles or unfused_tile(axes["k"], axes["v"], H200["kda_snapshots"]["block_v"])
     kda_scan_kernel[(triton.cdiv(axes["v"], block), axes["h"], axes["b"])](

@@ -16,6 +16,8 @@ small trees, by the products among the nodes for large ones. A node that is not 
 Source: `ssmspec_ref.delta.tree`; (3) and (4) as in `delta.delta_tree`.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -23,19 +25,20 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
+from ..delta import delta_inputs as delta
 from ..delta.delta_inputs import load_gate_params, slot_of, window_strides
 from ..delta.delta_inverse import inverted
 from ..delta.delta_window import check_one_type, norms, substituted
-from ..launch import FLOATS, strides
+from ..launch import strides
+from ..row import FP32, Ancestors, Axes, Slots, launcher, moved, updates
 from ..shared.dots import dot_both
 from ..shared.functions import sigmoid
 from ..shared.strides import MaskStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
-from .kda_inputs import check_kda, kda_gates
+from .kda_inputs import KeyBias, KeyGates, check_kda, kda_gates
 from .kda_pairs import launch_pairs, scratch
-from .kda_scan import traffic_bytes as scan_bytes
 
 LARGEST = 128
 """Most nodes of a tree."""
@@ -52,27 +55,30 @@ def traffic_bytes(b: int, t: int, g: int, h: int, k: int, v: int, *, state: int 
 
     Units: bytes; `state`, `io` and `gate` are the bytes of an element; `gate` is that of g and beta.
     """
-    return scan_bytes(b, t, g, h, k, v, state=state, io=io, gate=gate, write_state=False) + b * t * t
+    axes = {"s": b, "b": b, "t": t, "j": t, "g": g, "h": h, "k": k, "v": v}
+    return moved(kda_tree, axes, {"state": state, "io": io, "gate": gate}, without=("pairs",))
 
 
+@launcher
 def kda_tree(
-    S: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    ancestors: Tensor,
+    axes: Axes,
+    S: delta.Start,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: KeyGates,
+    beta: delta.Strengths,
+    ancestors: Ancestors,
     *,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: KeyBias | None = None,
     lower_bound: float | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
-    pairs: Tensor | None = None,
+    slots: Slots | None = None,
+    out: delta.Outputs | None = None,
+    pairs: Annotated[Tensor, updates("b h pair nodes nodes", FP32, "fp32", "whole")] | None = None,
     block_v: int | None = None,
 ) -> Tensor:
     """The outputs (b, t, h, v) at the nodes of each row's tree over S[slots], which is only read: (1) to (4).
@@ -85,8 +91,7 @@ def kda_tree(
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 128 nodes), Unsupported (tiles of fewer than 64 channels
     for more than 32 nodes), before anything is written.
     """
-    more = ("ancestors", ancestors, "b t j", (torch.bool,)), ("out", out, "b t h v", FLOATS)
-    axes, scale = check_kda(S, q, k, v, g, beta, A, dt_bias, lower_bound, slots, scale, eps, *more)
+    scale = check_kda(axes, A, dt_bias, lower_bound, slots, scale, eps)
     check_one_type(q, k, v)
     b, t, h = axes["b"], axes["t"], axes["h"]
     if axes["j"] != t:

@@ -9,6 +9,8 @@ weights; the heads of (b, t, h, v), the delta rule's, share one. Everything is c
 Layout: y, z, out with stride 1 on the last axis. Bound by the bytes of the inputs: two reads and one write.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -17,7 +19,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
-from ..launch import AS_WRITTEN, FLOATS, divides, overlapped, sizes, strides
+from ..launch import AS_WRITTEN, divides, overlapped, strides
+from ..row import Axes, launcher, moved, reads, weighs, writes
 from ..shared.functions import sigmoid, silu
 from ..shared.tuning import H200
 
@@ -29,19 +32,21 @@ def traffic_bytes(tokens: int, c: int, *, io: int = 2, z: int = 2, out: int = 2)
 
     Units: bytes; `io`, `z` and `out` are the bytes of an element of y, of its gate, of the result.
     """
-    return tokens * c * (io + z + out)
+    return moved(gated_norm, {"b": 1, "t": tokens, "c": c}, {"io": io, "z": z, "out": out}, form=1)
 
 
+@launcher
 def gated_norm(
-    y: Tensor,
-    z: Tensor,
-    weight: Tensor,
+    axes: Axes,
+    y: Annotated[Tensor, reads("b t h v | b t c")],
+    z: Annotated[Tensor, reads("b t h v | b t c", size="z")],
+    weight: Annotated[Tensor, weighs("v | c")],
     *,
     groups: int = 1,
     eps: float = 1e-6,
     norm_first: bool = False,
     gate: str = "silu",
-    out: Tensor | None = None,
+    out: Annotated[Tensor, writes("b t h v | b t c", size="out")] | None = None,
     block_h: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -53,15 +58,6 @@ def gated_norm(
     channels), before anything is written.
     """
     heads = y.dim() == 4
-    lead = "b t h v" if heads else "b t c"
-    axes = sizes(
-        [
-            ("y", y, lead, FLOATS),
-            ("z", z, lead, FLOATS),
-            ("weight", weight, "v" if heads else "c", FLOATS),
-            ("out", out, lead, FLOATS),
-        ]
-    )
     if not eps >= 0:
         raise ParameterError(f"eps is {eps}; give eps >= 0")
     if gate not in ("silu", "sigmoid"):

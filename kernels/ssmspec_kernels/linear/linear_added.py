@@ -15,12 +15,15 @@ that of `linear_rows`: r is loaded before the weights. Bound by the bytes of the
 Layout: x (m, k), W (o, k), r and v (m, o), sums (m, ceil(o / 16)) in fp32.
 """
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..launch import FLOATS, check_dense, sizes, strides
+from ..launch import strides
+from ..row import FP32, Axes, launcher, reads, updates, weighs, writes
 from .linear_rows import PART, check_product, linear_rows_kernel, tiles
 from .linear_rows import traffic_bytes as linear_bytes
 
@@ -40,17 +43,19 @@ def parts_of(o: int) -> int:
     return -(-o // PART)
 
 
+@launcher
 def linear_added(
-    x: Tensor,
-    W: Tensor,
-    bias: Tensor | None = None,
+    axes: Axes,
+    x: Annotated[Tensor, reads("m k", WIDE, "io", "dense")],
+    W: Annotated[Tensor, reads("o k", WIDE, "io", "dense")],
+    bias: Annotated[Tensor, reads("o")] | None = None,
     *,
-    residual: Tensor,
-    weight: Tensor,
-    squares: Tensor | None = None,
+    residual: Annotated[Tensor, updates("m o", size="residual", layout="dense")],
+    weight: Annotated[Tensor, weighs("o")],
+    squares: Annotated[Tensor, reads("m i", FP32, layout="dense")] | None = None,
     eps: float = 1e-6,
-    out: Tensor | None = None,
-    sums: Tensor | None = None,
+    out: Annotated[Tensor, writes("m o", WIDE, "io", "dense")] | None = None,
+    sums: Annotated[Tensor, writes("m j", FP32, layout="dense")] | None = None,
     overlap: bool | None = None,
     block_o: int | None = None,
     block_k: int | None = None,
@@ -64,21 +69,8 @@ def linear_added(
     Raises: ShapeMismatch, PrecisionError (x and W of two types, or fp16), ParameterError (eps < 0), Unsupported (more rows),
     before anything is written.
     """
-    axes = sizes(
-        [
-            ("x", x, "m k", WIDE),
-            ("W", W, "o k", WIDE),
-            ("bias", bias, "o", FLOATS),
-            ("residual", residual, "m o", FLOATS),
-            ("weight", weight, "o", FLOATS),
-            ("out", out, "m o", WIDE),
-            ("squares", squares, "m i", (torch.float32,)),
-            ("sums", sums, "m j", (torch.float32,)),
-        ]
-    )
     m, o = axes["m"], axes["o"]
     check_product(x, W, m, eps)
-    check_dense(x=x, W=W, squares=squares, residual=residual, out=out, sums=sums)
     parts = parts_of(o)
     if axes.get("j", parts) != parts:
         raise ShapeMismatch(f"sums has {axes['j']} parts, but {o} outputs have {parts}; give (m, {parts})")

@@ -20,7 +20,7 @@ Layout: x (m, k), W (o, k), y (m, o); W as checkpoints store it. Rows are padded
 Bound by the bytes of the weights, and by the start and the end of each launch, when fewer loads are in flight.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import triton
@@ -30,7 +30,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, PrecisionError, Unsupported
 
-from ..launch import AS_WRITTEN, FLOATS, check_dense, overlapped, sizes, strides
+from ..launch import AS_WRITTEN, overlapped, strides
+from ..row import FP32, Axes, launcher, moved, reads, writes
 from ..shared.tuning import H200
 
 MOST_ROWS = 128
@@ -43,17 +44,19 @@ def traffic_bytes(m: int, k: int, o: int, *, io: int = 2, bias: bool = False, pa
 
     Units: bytes; `io` those of an element.
     """
-    return io * (o * k + m * k + m * o + (o if bias else 0)) + 4 * m * parts
+    return moved(linear_rows, {"m": m, "k": k, "o": o, "j": parts}, {"io": io}, without=() if bias else ("bias",))
 
 
+@launcher
 def linear_rows(
-    x: Tensor,
-    W: Tensor,
-    bias: Tensor | None = None,
+    axes: Axes,
+    x: Annotated[Tensor, reads("m k", layout="dense")],
+    W: Annotated[Tensor, reads("o k", layout="dense")],
+    bias: Annotated[Tensor, reads("o")] | None = None,
     *,
-    squares: Tensor | None = None,
+    squares: Annotated[Tensor, reads("m j", FP32, layout="dense")] | None = None,
     eps: float = 1e-6,
-    out: Tensor | None = None,
+    out: Annotated[Tensor, writes("m o", layout="dense")] | None = None,
     overlap: bool | None = None,
     block_o: int | None = None,
     block_k: int | None = None,
@@ -68,18 +71,8 @@ def linear_rows(
     Raises: ShapeMismatch, PrecisionError (x and W of two types), ParameterError (eps < 0), Unsupported (more rows), before
     anything is written.
     """
-    axes = sizes(
-        [
-            ("x", x, "m k", FLOATS),
-            ("W", W, "o k", FLOATS),
-            ("bias", bias, "o", FLOATS),
-            ("squares", squares, "m j", (torch.float32,)),
-            ("out", out, "m o", FLOATS),
-        ]
-    )
     m, o = axes["m"], axes["o"]
     check_product(x, W, m, eps)
-    check_dense(x=x, W=W, squares=squares, out=out)
     y = torch.empty(m, o, dtype=x.dtype, device=x.device) if out is None else out
     grid, options = tiles(x, W, overlap, block_o, block_k, num_stages, alone=squares is None)
     linear_rows_kernel[grid](

@@ -8,6 +8,8 @@ else is computed in fp32.
 Layout: x, r, y (b, t, u) or (t, u). Bound by the bytes of the inputs: x and r are read once, r' and y written once.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +17,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
-from ..launch import AS_WRITTEN, FLOATS, sizes, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import Axes, launcher, moved, reads, updates, weighs, writes
 from ..shared.tuning import H200
 
 WIDEST = 65536
@@ -26,16 +29,18 @@ def traffic_bytes(tokens: int, u: int, *, io: int = 2, residual: int = 0) -> int
 
     Units: bytes; `io` is the bytes of an element of x and y. The weight is left out.
     """
-    return tokens * u * 2 * (io + residual)
+    return moved(norm, {"t": tokens, "u": u}, {"io": io, "residual": residual}, form=1)
 
 
+@launcher
 def norm(
-    x: Tensor,
-    weight: Tensor,
+    axes: Axes,
+    x: Annotated[Tensor, reads("b t u | t u")],
+    weight: Annotated[Tensor, weighs("u")],
     *,
-    residual: Tensor | None = None,
+    residual: Annotated[Tensor, updates("b t u | t u", size="residual")] | None = None,
     eps: float = 1e-6,
-    out: Tensor | None = None,
+    out: Annotated[Tensor, writes("b t u | t u")] | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
     """y in the shape of x; `residual` is updated in place: equations (1) and (2).
@@ -43,15 +48,6 @@ def norm(
     Raises: ShapeMismatch, PrecisionError, ParameterError (eps < 0), Unsupported (more than 65536 channels), before anything
     is written.
     """
-    lead = "b t" if x.dim() == 3 else "t"
-    axes = sizes(
-        [
-            ("x", x, f"{lead} u", FLOATS),
-            ("weight", weight, "u", FLOATS),
-            ("residual", residual, f"{lead} u", FLOATS),
-            ("out", out, f"{lead} u", FLOATS),
-        ]
-    )
     if not eps >= 0:
         raise ParameterError(f"eps is {eps}; give eps >= 0")
     u, t = axes["u"], axes["t"]

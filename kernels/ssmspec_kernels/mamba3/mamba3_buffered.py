@@ -23,11 +23,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ..delta.ring.delta_ring import place
-from ..launch import AS_WRITTEN, FLOATS, INDICES
+from ..launch import AS_WRITTEN
+from ..row import Axes, Lengths, Slots, launcher
 from ..shared.cursors import check_window as check_ring
 from ..shared.cursors import flushes, is_due
 from ..shared.flush_order import row_at
-from .mamba3_inputs import advance, check_window, inputs_of, load_state, read, store_pieces, window_strides
+from . import mamba3_inputs as mamba3
+from .mamba3_inputs import advance, check_window, load_state, read, store_pieces, window_strides
 from .mamba3_ring import Ring, appended, replayed
 from .mamba3_scan import traffic_bytes as scan_bytes
 from .mamba3_scan import warps
@@ -47,34 +49,36 @@ def traffic_bytes(
     return read_ + sum(held) * entry + len(held) * t * entry + flushes(held, window=window, capacity=capacity) * whole
 
 
+@launcher
 def mamba3_buffered(
-    S: Tensor,
+    axes: Axes,
+    S: mamba3.State,
     ring: Ring,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    trap: Tensor,
-    angle: Tensor,
-    B: Tensor,
-    C: Tensor,
-    B_norm: Tensor,
-    C_norm: Tensor,
-    B_bias: Tensor,
-    C_bias: Tensor,
-    dt_bias: Tensor,
+    x: mamba3.Heads,
+    dt: mamba3.PerHeads,
+    A: mamba3.PerHeads,
+    trap: mamba3.PerHeads,
+    angle: mamba3.Angles,
+    B: mamba3.Projs,
+    C: mamba3.Projs,
+    B_norm: mamba3.Norm,
+    C_norm: mamba3.Norm,
+    B_bias: mamba3.RankBias,
+    C_bias: mamba3.RankBias,
+    dt_bias: mamba3.PerHead,
     *,
     window: int | None = None,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    up: Tensor | None = None,
-    gate: Tensor | None = None,
-    down: Tensor | None = None,
+    D: mamba3.PerHead | None = None,
+    z: mamba3.Heads | None = None,
+    up: mamba3.Map | None = None,
+    gate: mamba3.Map | None = None,
+    down: mamba3.Map | None = None,
     A_floor: float = 1e-4,
     eps: float = 1e-5,
     halves: bool = False,
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+    out: mamba3.Outputs | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
     """Reads a window after the history of S[slots], stores it in the ring, flushes what is due: (1) to (4). Returns the
@@ -87,16 +91,14 @@ def mamba3_buffered(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
-    more = ("lengths", lengths, "b", INDICES), ("out", out, "b t h p", FLOATS), *ring.arguments()
-    given = {"B_norm": B_norm, "C_norm": C_norm, "B_bias": B_bias, "C_bias": C_bias, "dt_bias": dt_bias, "D": D}
-    given |= {"up": up, "gate": gate, "down": down}
-    axes = check_window(S, inputs_of(x, dt, A, trap, angle, B), C, z, given, slots, A_floor, eps, more)
+    check_window(axes, A_floor, eps, slots)
+    weights = B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down
     h, p, n = axes["h"], axes["p"], axes["n"]
     window = axes["t"] if window is None else window
     check_ring(ring.capacity, window, axes["t"])
     y = torch.empty_like(x) if out is None else out
     _mamba3_buffered_kernel[(h, axes["b"])](
-        S, ring.tensors, x, dt, A, trap, angle, B, C, z, *given.values(), slots, lengths, y,
+        S, ring.tensors, x, dt, A, trap, angle, B, C, z, *weights, slots, lengths, y,
         *window_strides(S, x, dt, A, trap, angle, B, C, z, y), ring.strides, A_floor, eps,
         T=axes["t"], P=p, N=n, F=axes["f"], R=axes["r"], HEADS=h // axes["g"], HALVES=halves, WINDOW=window,
         CAPACITY=ring.capacity, BLOCK_P=triton.next_power_of_2(p), BLOCK_J=triton.next_power_of_2(n // 2),

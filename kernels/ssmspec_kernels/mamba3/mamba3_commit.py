@@ -11,7 +11,7 @@ Source: as `ssmspec_ref.backtrack.activation_replay`.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import triton
 import triton.language as tl
@@ -19,11 +19,12 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..conv.conv_taps import accepted_count, check_replay
+from ..conv.conv_taps import Advanced, accepted_count, check_replay
 from ..delta.delta_inputs import slot_of
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
+from ..launch import AS_WRITTEN, check_pool, strides
+from ..row import Axes, Slots, launcher, points, reads, updates, weighs
 from ..shared.strides import LayerHeadStrides, LayerStepStrides, PathStrides
-from .mamba3_inputs import advance, check_sizes, check_whole, inputs_of, load_state, store_pieces, weighted
+from .mamba3_inputs import advance, check_sizes, load_state, store_pieces
 from .mamba3_scan import warps
 
 
@@ -77,26 +78,31 @@ def traffic_bytes(
     return layers * (moved + sum(advanced) * io * (h * (p + 3) + f + r * g * n))
 
 
+LayerPerHeads = Annotated[Tensor, reads("i m t h")]
+
+
+@launcher
 def mamba3_commit(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    trap: Tensor,
-    angle: Tensor,
-    B: Tensor,
-    B_norm: Tensor,
-    B_bias: Tensor,
-    dt_bias: Tensor,
+    axes: Axes,
+    S: Annotated[Tensor, updates("i s h e")],
+    x: Annotated[Tensor, reads("i m t h p")],
+    dt: LayerPerHeads,
+    A: LayerPerHeads,
+    trap: LayerPerHeads,
+    angle: Annotated[Tensor, reads("i m t f")],
+    B: Annotated[Tensor, reads("i m t r g n")],
+    B_norm: Annotated[Tensor, weighs("i n", layout="whole")],
+    B_bias: Annotated[Tensor, weighs("i h r n", layout="whole")],
+    dt_bias: Annotated[Tensor, weighs("i h", layout="whole")],
     *,
-    up: Tensor | None = None,
+    up: Annotated[Tensor, weighs("i h r p", layout="whole")] | None = None,
     A_floor: float = 1e-4,
     eps: float = 1e-5,
     halves: bool = False,
-    advanced: Tensor | None = None,
-    path: Tensor | None = None,
-    rows: Tensor | None = None,
-    slots: Tensor | None = None,
+    advanced: Advanced | None = None,
+    path: Annotated[Tensor, points("b k")] | None = None,
+    rows: Annotated[Tensor, points("b")] | None = None,
+    slots: Slots | None = None,
     num_warps: int | None = None,
 ) -> None:
     """Advances the states S[:, slots] of all layers, in place, by the accepted ones of a window's inputs (i, m, t, ..).
@@ -107,13 +113,8 @@ def mamba3_commit(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    given = {"B_norm": B_norm, "B_bias": B_bias, "dt_bias": dt_bias, "up": up}
-    told = ("advanced", advanced, "b", INDICES), ("path", path, "b k", INDICES), ("rows", rows, "b", INDICES)
-    inputs, pool = inputs_of(x, dt, A, trap, angle, B, "i m t"), ("S", S, "i s h e", FLOATS)
-    axes = sizes([pool, *inputs, *weighted(given, "i"), *told, ("slots", slots, "b", INDICES)])
     check_replay(x, advanced, path)
     check_sizes(axes, A_floor, eps)
-    check_whole(given)
     i, b, h, p, n, longest = axes["i"], axes["b"], axes["h"], axes["p"], axes["n"], axes.get("k", 1)
     check_pool(axes["s"], b, slots)
     if rows is None and axes["m"] != b:

@@ -8,16 +8,18 @@ Windows flush themselves; this is for all rows at once, between them. The cursor
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
+from ..launch import AS_WRITTEN, check_pool, strides
+from ..row import Axes, Only, Slots, launcher
 from ..shared.flush_order import row_at
-from .mamba3_inputs import PoolStrides, check_sizes, check_whole, load_state, store_pieces, weighted
+from . import mamba3_inputs as mamba3
+from .mamba3_inputs import PoolStrides, check_sizes, load_state, store_pieces
 from .mamba3_ring import Ring, replayed
 from .mamba3_scan import warps
 
@@ -31,19 +33,21 @@ def traffic_bytes(held: Sequence[int], g: int, h: int, p: int, n: int, f: int, r
     return sum(held) * entry + sum(1 for n_held in held if n_held) * 2 * h * (p * n + f + r * n + p) * state
 
 
+@launcher
 def mamba3_flush(
-    S: Tensor,
-    ring: Ring,
-    B_norm: Tensor,
-    B_bias: Tensor,
-    dt_bias: Tensor,
+    axes: Axes,
+    S: mamba3.State,
+    ring: Annotated[Ring, Only()],
+    B_norm: mamba3.Norm,
+    B_bias: mamba3.RankBias,
+    dt_bias: mamba3.PerHead,
     rows: int,
     *,
-    up: Tensor | None = None,
+    up: mamba3.Map | None = None,
     A_floor: float = 1e-4,
     eps: float = 1e-5,
     halves: bool = False,
-    slots: Tensor | None = None,
+    slots: Slots | None = None,
     num_warps: int | None = None,
 ) -> None:
     """Advances the checkpoints S[slots] of `rows` rows by all that their rings hold, in place. The parameters are those of
@@ -51,10 +55,7 @@ def mamba3_flush(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    given = {"B_norm": B_norm, "B_bias": B_bias, "dt_bias": dt_bias, "up": up}
-    axes = sizes([("S", S, "s h e", FLOATS), ("slots", slots, "b", INDICES), *weighted(given), *ring.arguments()])
     check_sizes(axes, A_floor, eps)
-    check_whole(given)
     if rows < 1 or axes.get("b", rows) != rows:
         raise ParameterError(f"rows is {rows}; give the number of slots")
     check_pool(axes["s"], rows, slots)

@@ -17,8 +17,7 @@ within an eighth of a turn, with an error of 2^-23: the hardware's have 2^-20.9 
 Source: `ssmspec_ref.mamba3`; arXiv:2603.15569.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import triton
 import triton.language as tl
@@ -26,7 +25,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from ..launch import FLOATS, INDICES, Argument, check_dense, check_pool, divides, sizes, strides
+from ..launch import check_pool, divides, strides
+from ..row import Axes, reads, updates, weighs, writes
 from ..shared.functions import sigmoid, silu, softplus
 from ..shared.strides import HeadStrides, TokenStrides
 
@@ -34,6 +34,20 @@ TURN_HEAD: tl.constexpr = tl.constexpr(6.28125)
 TURN_REST: tl.constexpr = tl.constexpr(0.0019353071795864769)
 """2 pi: nine bits, of which a product with a number of turns is exact, and the rest."""
 PI: tl.constexpr = tl.constexpr(3.141592653589793)
+
+
+State = Annotated[Tensor, updates("s h e")]
+Start = Annotated[Tensor, reads("s h e", size="state")]
+"""A state that is only read."""
+Heads = Annotated[Tensor, reads("b t h p")]
+PerHeads = Annotated[Tensor, reads("b t h")]
+Angles = Annotated[Tensor, reads("b t f")]
+Projs = Annotated[Tensor, reads("b t r g n")]
+Norm = Annotated[Tensor, weighs("n", layout="whole")]
+RankBias = Annotated[Tensor, weighs("h r n", layout="whole")]
+PerHead = Annotated[Tensor, weighs("h", layout="whole")]
+Map = Annotated[Tensor, weighs("h r p", layout="whole")]
+Outputs = Annotated[Tensor, writes("b t h p")]
 
 
 class PoolStrides(NamedTuple):
@@ -72,53 +86,13 @@ class OutStrides(NamedTuple):
     y: HeadStrides
 
 
-def inputs_of(x: Tensor, dt: Tensor, A: Tensor, trap: Tensor, angle: Tensor, B: Tensor, lead: str = "b t") -> list[Argument]:
-    """What a token writes into a state, for `launch.sizes`; `lead` names the axes before the heads."""
-    per_head = [(name, value, f"{lead} h", FLOATS) for name, value in (("dt", dt), ("A", A), ("trap", trap))]
-    wide = ("x", x, f"{lead} h p", FLOATS), ("angle", angle, f"{lead} f", FLOATS), ("B", B, f"{lead} r g n", FLOATS)
-    return [*wide, *per_head]
-
-
-def check_window(
-    S: Tensor,
-    inputs: list[Argument],
-    C: Tensor,
-    z: Tensor | None,
-    weights: dict[str, Tensor | None],
-    slots: Tensor | None,
-    floor: float,
-    eps: float,
-    more: Iterable[Argument],
-    lead: str = "b t",
-) -> dict[str, int]:
-    """The sizes of the axes of a window (b, t), or of a packed run (t), which has no rows.
-
-    Raises: ShapeMismatch, PrecisionError, ParameterError.
-    """
-    read = ("C", C, f"{lead} r g n", FLOATS), ("z", z, f"{lead} h p", FLOATS), ("slots", slots, "b", INDICES)
-    axes = sizes([("S", S, "s h e", FLOATS), *inputs, *weighted(weights), *read, *more])
+def check_window(axes: Axes, floor: float, eps: float, slots: Tensor | None) -> None:
+    """Raises: ShapeMismatch, ParameterError."""
     check_sizes(axes, floor, eps)
-    check_dense(angle=next(a[1] for a in inputs if a[0] == "angle"))
-    check_whole(weights)
-    if "t" not in lead.split()[:1]:
-        check_pool(axes["s"], axes["b"], slots)
-    return axes
+    check_pool(axes["s"], axes["b"], slots)
 
 
-def weighted(weights: dict[str, Tensor | None], lead: str = "") -> list[Argument]:
-    """The parameters for `launch.sizes`; `lead` is the axis of layers, or none."""
-    axes = {"B_norm": "n", "C_norm": "n", "B_bias": "h r n", "C_bias": "h r n", "dt_bias": "h", "D": "h"}
-    return [(name, value, f"{lead} {axes.get(name, 'h r p')}", FLOATS) for name, value in weights.items()]
-
-
-def check_whole(weights: dict[str, Tensor | None]) -> None:
-    """Raises: ShapeMismatch for a parameter with gaps; the kernels read parameters without strides."""
-    for name, value in weights.items():
-        if value is not None and not value.is_contiguous():
-            raise ShapeMismatch(f"{name} has strides {value.stride()}; give it without gaps: call contiguous()")
-
-
-def check_sizes(axes: dict[str, int], floor: float, eps: float) -> None:
+def check_sizes(axes: Axes, floor: float, eps: float) -> None:
     """Raises: ParameterError, ShapeMismatch for another width than e = p n + f + r n + p."""
     p, n, f, r = (axes[a] for a in "pnfr")
     divides(axes["g"], axes["h"])

@@ -8,13 +8,17 @@ Layout: S (s, h, e), a pool that sequences index through `slots`; one with a neg
 latency of a token.
 """
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..launch import FLOATS, INDICES, check_pool
-from .mamba3_inputs import check_window, inputs_of
+from ..launch import check_pool
+from ..row import Axes, Bounds, Fresh, Slots, launcher, moved, reads, writes
+from . import mamba3_inputs as mamba3
+from .mamba3_inputs import check_sizes
 from .mamba3_scan import launch
 
 
@@ -26,37 +30,39 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element; `z` says that the outputs are gated.
     """
-    token = h * p * (3 if z else 2) + 3 * h + f + 2 * r * g * n
-    return tokens * token * io + 2 * sequences * h * (p * n + f + r * n + p) * state
+    axes = {"s": sequences, "t": tokens, "g": g, "h": h, "p": p, "n": n, "f": f, "r": r, "e": p * n + f + r * n + p}
+    return moved(mamba3_packed, axes, {"state": state, "io": io}, without=() if z else ("z",))
 
 
+@launcher
 def mamba3_packed(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    trap: Tensor,
-    angle: Tensor,
-    B: Tensor,
-    C: Tensor,
-    B_norm: Tensor,
-    C_norm: Tensor,
-    B_bias: Tensor,
-    C_bias: Tensor,
-    dt_bias: Tensor,
-    bounds: Tensor,
+    axes: Axes,
+    S: mamba3.State,
+    x: Annotated[Tensor, reads("t h p")],
+    dt: Annotated[Tensor, reads("t h")],
+    A: Annotated[Tensor, reads("t h")],
+    trap: Annotated[Tensor, reads("t h")],
+    angle: Annotated[Tensor, reads("t f", layout="dense")],
+    B: Annotated[Tensor, reads("t r g n")],
+    C: Annotated[Tensor, reads("t r g n")],
+    B_norm: mamba3.Norm,
+    C_norm: mamba3.Norm,
+    B_bias: mamba3.RankBias,
+    C_bias: mamba3.RankBias,
+    dt_bias: mamba3.PerHead,
+    bounds: Bounds,
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    up: Tensor | None = None,
-    gate: Tensor | None = None,
-    down: Tensor | None = None,
+    D: mamba3.PerHead | None = None,
+    z: Annotated[Tensor, reads("t h p")] | None = None,
+    up: mamba3.Map | None = None,
+    gate: mamba3.Map | None = None,
+    down: mamba3.Map | None = None,
     A_floor: float = 1e-4,
     eps: float = 1e-5,
     halves: bool = False,
-    slots: Tensor | None = None,
-    fresh: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    fresh: Fresh | None = None,
+    out: Annotated[Tensor, writes("t h p")] | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
     """The outputs (t, h, p) of a packed run, and in S[slots] the states after each sequence.
@@ -67,10 +73,8 @@ def mamba3_packed(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("bounds", bounds, "m", INDICES), ("fresh", fresh, "b", (torch.bool,)), ("out", out, "t h p", FLOATS)
-    given = {"B_norm": B_norm, "C_norm": C_norm, "B_bias": B_bias, "C_bias": C_bias, "dt_bias": dt_bias, "D": D}
-    given |= {"up": up, "gate": gate, "down": down}
-    axes = check_window(S, inputs_of(x, dt, A, trap, angle, B, "t"), C, z, given, slots, A_floor, eps, more, "t")
+    check_sizes(axes, A_floor, eps)
+    weights = B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down
     sequences = axes["m"] - 1
     if sequences < 1 or axes.get("b", sequences) != sequences:
         rows = "at least one sequence" if sequences < 1 else f"{axes['b']} sequences"
@@ -80,7 +84,7 @@ def mamba3_packed(
     check_pool(axes["s"], sequences, slots)
     y = torch.empty_like(x) if out is None else out
     launch(
-        axes, S, (x, dt, A, trap, angle, B, C, z), given, (slots, None, None, bounds, fresh, y), 0, A_floor, eps, halves,
+        axes, S, (x, dt, A, trap, angle, B, C, z), weights, (slots, None, None, bounds, fresh, y), 0, A_floor, eps, halves,
         True, num_warps,
     )  # fmt: skip
     return y

@@ -11,14 +11,15 @@ Source: `ssmspec_ref.mamba3.buffered`; ReplaySSM, section 3.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..delta.ring.delta_ring import place
-from ..launch import FLOATS, INDICES, Argument, strides
+from ..launch import strides
+from ..row import points, updates
 from ..shared.strides import HeadStrides, TokenStrides
 from .mamba3_inputs import RankStrides, advance
 
@@ -51,14 +52,14 @@ class EntriesStrides(NamedTuple):
 class Ring:
     """x (s, l, h, p), dt, A, trap (s, l, h), angle (s, l, f), B (s, l, r, g, n); `cursors` updates origin and held (s)."""
 
-    x: Tensor
-    dt: Tensor
-    A: Tensor
-    trap: Tensor
-    angle: Tensor
-    B: Tensor
-    origin: Tensor
-    held: Tensor
+    x: Annotated[Tensor, updates("s l h p", size="io")]
+    dt: Annotated[Tensor, updates("s l h", size="io")]
+    A: Annotated[Tensor, updates("s l h", size="io")]
+    trap: Annotated[Tensor, updates("s l h", size="io")]
+    angle: Annotated[Tensor, updates("s l f", size="io")]
+    B: Annotated[Tensor, updates("s l r g n", size="io")]
+    origin: Annotated[Tensor, points("s")]
+    held: Annotated[Tensor, points("s")]
 
     @property
     def capacity(self) -> int:
@@ -73,19 +74,6 @@ class Ring:
     def strides(self) -> EntriesStrides:
         per_head = (HeadStrides(*strides(a, 3)) for a in (self.x, self.dt, self.A, self.trap))
         return EntriesStrides(*per_head, TokenStrides(*strides(self.angle, 2)), RankStrides(*strides(self.B, 4)))  # type: ignore[call-arg, arg-type]
-
-    def arguments(self) -> list[Argument]:
-        """The arguments for `launch.sizes`."""
-        return [
-            ("ring.x", self.x, "s l h p", FLOATS),
-            ("ring.dt", self.dt, "s l h", FLOATS),
-            ("ring.A", self.A, "s l h", FLOATS),
-            ("ring.trap", self.trap, "s l h", FLOATS),
-            ("ring.angle", self.angle, "s l f", FLOATS),
-            ("ring.B", self.B, "s l r g n", FLOATS),
-            ("ring.origin", self.origin, "s", INDICES),
-            ("ring.held", self.held, "s", INDICES),
-        ]
 
 
 @triton.jit

@@ -16,10 +16,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ..delta.delta_inputs import slot_of
-from ..launch import AS_WRITTEN, FLOATS, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import Axes, Live, Slots, launcher, moved
 from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
-from .mamba3_inputs import advance, check_window, inputs_of, load_state, read, store_pieces, window_strides
+from . import mamba3_inputs as mamba3
+from .mamba3_inputs import advance, check_window, load_state, read, store_pieces, window_strides
 
 
 def traffic_bytes(
@@ -30,37 +32,39 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element; `z` says that the outputs are gated.
     """
-    token = h * p * (3 if z else 2) + 3 * h + f + 2 * r * g * n
-    return b * (h * (p * n + f + r * n + p) * state * (2 if write_state else 1) + t * token * io)
+    axes = {"s": b, "b": b, "t": t, "g": g, "h": h, "p": p, "n": n, "f": f, "r": r, "e": p * n + f + r * n + p}
+    return moved(mamba3_scan, axes, {"state": state, "io": io}, without=() if z else ("z",), kept=write_state)
 
 
+@launcher
 def mamba3_scan(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    trap: Tensor,
-    angle: Tensor,
-    B: Tensor,
-    C: Tensor,
-    B_norm: Tensor,
-    C_norm: Tensor,
-    B_bias: Tensor,
-    C_bias: Tensor,
-    dt_bias: Tensor,
+    axes: Axes,
+    S: mamba3.State,
+    x: mamba3.Heads,
+    dt: mamba3.PerHeads,
+    A: mamba3.PerHeads,
+    trap: mamba3.PerHeads,
+    angle: mamba3.Angles,
+    B: mamba3.Projs,
+    C: mamba3.Projs,
+    B_norm: mamba3.Norm,
+    C_norm: mamba3.Norm,
+    B_bias: mamba3.RankBias,
+    C_bias: mamba3.RankBias,
+    dt_bias: mamba3.PerHead,
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    up: Tensor | None = None,
-    gate: Tensor | None = None,
-    down: Tensor | None = None,
+    D: mamba3.PerHead | None = None,
+    z: mamba3.Heads | None = None,
+    up: mamba3.Map | None = None,
+    gate: mamba3.Map | None = None,
+    down: mamba3.Map | None = None,
     A_floor: float = 1e-4,
     eps: float = 1e-5,
     halves: bool = False,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: mamba3.Outputs | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
     """Advances the states S[slots] by a window of tokens, in place, and returns the outputs (b, t, h, p).
@@ -73,14 +77,12 @@ def mamba3_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h p", FLOATS)
-    given = {"B_norm": B_norm, "C_norm": C_norm, "B_bias": B_bias, "C_bias": C_bias, "dt_bias": dt_bias, "D": D}
-    given |= {"up": up, "gate": gate, "down": down}
-    axes = check_window(S, inputs_of(x, dt, A, trap, angle, B), C, z, given, slots, A_floor, eps, more)
+    check_window(axes, A_floor, eps, slots)
+    weights = B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down
     y = torch.empty_like(x) if out is None else out
     launch(
-        axes, S, (x, dt, A, trap, angle, B, C, z), given, (slots, live, None, None, None, y), axes["t"], A_floor, eps, halves,
-        write_state, num_warps,
+        axes, S, (x, dt, A, trap, angle, B, C, z), weights, (slots, live, None, None, None, y), axes["t"], A_floor, eps,
+        halves, write_state, num_warps,
     )  # fmt: skip
     return y
 
@@ -89,7 +91,7 @@ def launch(
     axes: dict[str, int],
     S: Tensor,
     inputs: tuple[Tensor | None, ...],
-    weights: dict[str, Tensor | None],
+    weights: tuple[Tensor | None, ...],
     rest: tuple[Tensor | None, ...],
     tokens: int,
     floor: float,
@@ -103,7 +105,7 @@ def launch(
     h, p, n = axes["h"], axes["p"], axes["n"]
     rows = axes["b"] if bounds is None else bounds.shape[0] - 1
     mamba3_scan_kernel[(h, rows)](
-        S, *inputs, *weights.values(), *rest,
+        S, *inputs, *weights, *rest,
         *window_strides(S, *inputs, y), TokenStrides(*strides(live, 2)), TokenStrides(*strides(places, 2)), tokens,  # type: ignore[arg-type, call-arg]
         floor, eps,
         P=p, N=n, F=axes["f"], R=axes["r"], HEADS=h // axes["g"], HALVES=halves, WRITE_STATE=write_state,

@@ -10,11 +10,14 @@ Layout: S (s, h, e), one pool for the states before and after; places (b, t). No
 Bound by the bytes of the states: one read, t writes.
 """
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from ..launch import FLOATS, INDICES
-from .mamba3_inputs import check_window, inputs_of
+from ..row import Axes, Live, Slots, launcher, points
+from . import mamba3_inputs as mamba3
+from .mamba3_inputs import check_window
 from .mamba3_scan import launch
 from .mamba3_scan import traffic_bytes as scan_bytes
 
@@ -30,33 +33,35 @@ def traffic_bytes(
     return scan_bytes(b, t, g, h, p, n, f, r, state=state, io=io, z=z, write_state=False) + kept
 
 
+@launcher
 def mamba3_snapshots(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    trap: Tensor,
-    angle: Tensor,
-    B: Tensor,
-    C: Tensor,
-    B_norm: Tensor,
-    C_norm: Tensor,
-    B_bias: Tensor,
-    C_bias: Tensor,
-    dt_bias: Tensor,
-    places: Tensor,
+    axes: Axes,
+    S: mamba3.State,
+    x: mamba3.Heads,
+    dt: mamba3.PerHeads,
+    A: mamba3.PerHeads,
+    trap: mamba3.PerHeads,
+    angle: mamba3.Angles,
+    B: mamba3.Projs,
+    C: mamba3.Projs,
+    B_norm: mamba3.Norm,
+    C_norm: mamba3.Norm,
+    B_bias: mamba3.RankBias,
+    C_bias: mamba3.RankBias,
+    dt_bias: mamba3.PerHead,
+    places: Annotated[Tensor, points("b t")],
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    up: Tensor | None = None,
-    gate: Tensor | None = None,
-    down: Tensor | None = None,
+    D: mamba3.PerHead | None = None,
+    z: mamba3.Heads | None = None,
+    up: mamba3.Map | None = None,
+    gate: mamba3.Map | None = None,
+    down: mamba3.Map | None = None,
     A_floor: float = 1e-4,
     eps: float = 1e-5,
     halves: bool = False,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
+    out: mamba3.Outputs | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
     """Scans a window from S[slots], stores the state after token t in S[places[b, t]], returns the outputs (b, t, h, p).
@@ -66,13 +71,11 @@ def mamba3_snapshots(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t h p", FLOATS), ("places", places, "b t", INDICES)
-    given = {"B_norm": B_norm, "C_norm": C_norm, "B_bias": B_bias, "C_bias": C_bias, "dt_bias": dt_bias, "D": D}
-    given |= {"up": up, "gate": gate, "down": down}
-    axes = check_window(S, inputs_of(x, dt, A, trap, angle, B), C, z, given, slots, A_floor, eps, more)
+    check_window(axes, A_floor, eps, slots)
+    weights = B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down
     y = torch.empty_like(x) if out is None else out
     launch(
-        axes, S, (x, dt, A, trap, angle, B, C, z), given, (slots, live, places, None, None, y), axes["t"], A_floor, eps,
+        axes, S, (x, dt, A, trap, angle, B, C, z), weights, (slots, live, places, None, None, y), axes["t"], A_floor, eps,
         halves, False, num_warps,
     )  # fmt: skip
     return y

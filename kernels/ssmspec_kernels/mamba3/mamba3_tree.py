@@ -26,25 +26,15 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
 from ..delta.delta_inputs import slot_of
-from ..launch import AS_WRITTEN, FLOATS, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import Ancestors, Axes, Slots, launcher, moved
 from ..shared.dots import dot_both
 from ..shared.functions import sigmoid, silu, softplus
 from ..shared.strides import MaskStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
-from .mamba3_inputs import (
-    PI,
-    TURN_HEAD,
-    TURN_REST,
-    check_window,
-    inputs_of,
-    load_pairs,
-    load_tiles,
-    mapped,
-    turned_by,
-    window_strides,
-)
-from .mamba3_scan import traffic_bytes as scan_bytes
+from . import mamba3_inputs as mamba3
+from .mamba3_inputs import PI, TURN_HEAD, TURN_REST, check_window, load_pairs, load_tiles, mapped, turned_by, window_strides
 
 LARGEST = 32
 """Most nodes of a tree."""
@@ -57,35 +47,39 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element; `z` says that the outputs are gated.
     """
-    return scan_bytes(b, t, g, h, p, n, f, r, state=state, io=io, z=z, write_state=False) + b * t * t
+    sizes = {"g": g, "h": h, "p": p, "n": n, "f": f, "r": r, "e": p * n + f + r * n + p}
+    axes = {"s": b, "b": b, "t": t, "j": t, **sizes}
+    return moved(mamba3_tree, axes, {"state": state, "io": io}, without=() if z else ("z",))
 
 
+@launcher
 def mamba3_tree(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    trap: Tensor,
-    angle: Tensor,
-    B: Tensor,
-    C: Tensor,
-    B_norm: Tensor,
-    C_norm: Tensor,
-    B_bias: Tensor,
-    C_bias: Tensor,
-    dt_bias: Tensor,
-    ancestors: Tensor,
+    axes: Axes,
+    S: mamba3.Start,
+    x: mamba3.Heads,
+    dt: mamba3.PerHeads,
+    A: mamba3.PerHeads,
+    trap: mamba3.PerHeads,
+    angle: mamba3.Angles,
+    B: mamba3.Projs,
+    C: mamba3.Projs,
+    B_norm: mamba3.Norm,
+    C_norm: mamba3.Norm,
+    B_bias: mamba3.RankBias,
+    C_bias: mamba3.RankBias,
+    dt_bias: mamba3.PerHead,
+    ancestors: Ancestors,
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    up: Tensor | None = None,
-    gate: Tensor | None = None,
-    down: Tensor | None = None,
+    D: mamba3.PerHead | None = None,
+    z: mamba3.Heads | None = None,
+    up: mamba3.Map | None = None,
+    gate: mamba3.Map | None = None,
+    down: mamba3.Map | None = None,
     A_floor: float = 1e-4,
     eps: float = 1e-5,
     halves: bool = False,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    out: mamba3.Outputs | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
     """The outputs (b, t, h, p) at the nodes of each row's tree over S[slots], which is only read: (1) to (6).
@@ -96,10 +90,8 @@ def mamba3_tree(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (more than 32 nodes), before anything is written.
     """
-    more = ("ancestors", ancestors, "b t j", (torch.bool,)), ("out", out, "b t h p", FLOATS)
-    given = {"B_norm": B_norm, "C_norm": C_norm, "B_bias": B_bias, "C_bias": C_bias, "dt_bias": dt_bias, "D": D}
-    given |= {"up": up, "gate": gate, "down": down}
-    axes = check_window(S, inputs_of(x, dt, A, trap, angle, B), C, z, given, slots, A_floor, eps, more)
+    check_window(axes, A_floor, eps, slots)
+    weights = B_norm, C_norm, B_bias, C_bias, dt_bias, D, up, gate, down
     t, h, p, n = axes["t"], axes["h"], axes["p"], axes["n"]
     if axes["j"] != t:
         raise ShapeMismatch(f"the mask has {t} rows and {axes['j']} columns; give one of each for every node")
@@ -108,7 +100,7 @@ def mamba3_tree(
     y = torch.empty_like(x) if out is None else out
     nodes = max(16, triton.next_power_of_2(t))
     mamba3_tree_kernel[(h, axes["b"])](
-        S, x, dt, A, trap, angle, B, C, z, *given.values(), slots, ancestors, y,
+        S, x, dt, A, trap, angle, B, C, z, *weights, slots, ancestors, y,
         *window_strides(S, x, dt, A, trap, angle, B, C, z, y), MaskStrides(*strides(ancestors, 3)), A_floor, eps,
         T=t, P=p, N=n, F=axes["f"], R=axes["r"], HEADS=h // axes["g"], HALVES=halves, BLOCK_T=nodes,
         BLOCK_P=max(16, triton.next_power_of_2(p)), BLOCK_J=max(16, triton.next_power_of_2(n // 2)),

@@ -12,12 +12,15 @@ Layout: S (s, d, n), a pool that rows index through `slots`; a row with a negati
 Bound by the bytes of the state for a few tokens, by exp (one for each token and state) for many.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, sizes, strides
+from ..launch import AS_WRITTEN, check_pool, strides
+from ..row import FP32, Axes, Live, Slots, launcher, moved, reads, updates, weighs, writes
 from ..shared.functions import silu, softplus
 from ..shared.tuning import H200
 
@@ -31,25 +34,28 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    return b * d * n * state * (2 if write_state else 1) + io * b * t * (d * (4 if z else 3) + 2 * n)
+    axes = {"s": b, "b": b, "t": t, "d": d, "n": n}
+    return moved(selective_scan, axes, {"state": state, "io": io}, without=() if z else ("z",), kept=write_state)
 
 
+@launcher
 def selective_scan(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    axes: Axes,
+    S: Annotated[Tensor, updates("s d n")],
+    x: Annotated[Tensor, reads("b t d")],
+    dt: Annotated[Tensor, reads("b t d")],
+    A: Annotated[Tensor, weighs("d n", FP32)],
+    B: Annotated[Tensor, reads("b t n")],
+    C: Annotated[Tensor, reads("b t n")],
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: Annotated[Tensor, weighs("d")] | None = None,
+    z: Annotated[Tensor, reads("b t d")] | None = None,
+    dt_bias: Annotated[Tensor, weighs("d")] | None = None,
     dt_softplus: bool = True,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: Annotated[Tensor, writes("b t d")] | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -61,22 +67,6 @@ def selective_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("S", S, "s d n", FLOATS),
-            ("x", x, "b t d", FLOATS),
-            ("dt", dt, "b t d", FLOATS),
-            ("A", A, "d n", (torch.float32,)),
-            ("B", B, "b t n", FLOATS),
-            ("C", C, "b t n", FLOATS),
-            ("D", D, "d", FLOATS),
-            ("z", z, "b t d", FLOATS),
-            ("dt_bias", dt_bias, "d", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("live", live, "b t", (torch.bool,)),
-            ("out", out, "b t d", FLOATS),
-        ]
-    )
     b, t, d, n = (axes[k] for k in "btdn")
     check_pool(axes["s"], b, slots)
     y = torch.empty_like(x) if out is None else out

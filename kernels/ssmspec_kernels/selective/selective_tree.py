@@ -16,6 +16,8 @@ Layout: S (s, d, n), a pool that rows reach through `slots`; a row with a negati
 Bound by exp and by the exchange (4) on the chip for many nodes, by the bytes of the state for few.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -23,7 +25,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import Unsupported
 
-from ..launch import FLOATS, INDICES, check_pool, sizes, strides
+from ..launch import check_pool, strides
+from ..row import FP32, Axes, Slots, launcher, moved, points, reads, weighs, writes
 from ..shared.functions import silu, softplus
 from ..shared.tuning import H200
 
@@ -37,24 +40,27 @@ def traffic_bytes(b: int, nodes: int, d: int, n: int, *, state: int = 4, io: int
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    return b * d * n * state + io * nodes * (d * (4 if z else 3) + 2 * n)
+    axes = {"s": b, "b": 1, "t": nodes, "d": d, "n": n}
+    return moved(selective_tree, axes, {"state": state, "io": io}, without=() if z else ("z",))
 
 
+@launcher
 def selective_tree(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    parents: Tensor,
+    axes: Axes,
+    S: Annotated[Tensor, reads("s d n", size="state")],
+    x: Annotated[Tensor, reads("b t d")],
+    dt: Annotated[Tensor, reads("b t d")],
+    A: Annotated[Tensor, weighs("d n", FP32)],
+    B: Annotated[Tensor, reads("b t n")],
+    C: Annotated[Tensor, reads("b t n")],
+    parents: Annotated[Tensor, points("b t")],
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: Annotated[Tensor, weighs("d")] | None = None,
+    z: Annotated[Tensor, reads("b t d")] | None = None,
+    dt_bias: Annotated[Tensor, weighs("d")] | None = None,
     dt_softplus: bool = True,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    out: Annotated[Tensor, writes("b t d")] | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -67,22 +73,6 @@ def selective_tree(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    axes = sizes(
-        [
-            ("S", S, "s d n", FLOATS),
-            ("x", x, "b t d", FLOATS),
-            ("dt", dt, "b t d", FLOATS),
-            ("A", A, "d n", (torch.float32,)),
-            ("B", B, "b t n", FLOATS),
-            ("C", C, "b t n", FLOATS),
-            ("parents", parents, "b t", INDICES),
-            ("D", D, "d", FLOATS),
-            ("z", z, "b t d", FLOATS),
-            ("dt_bias", dt_bias, "d", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("out", out, "b t d", FLOATS),
-        ]
-    )
     b, t, d, n = (axes[k] for k in "btdn")
     check_pool(axes["s"], b, slots)
     if t > MOST:

@@ -17,6 +17,7 @@ Bound by the launch. Source: ReplaySSM, algorithms 4 and 8.
 """
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import triton
 import triton.language as tl
@@ -24,7 +25,10 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, RingOverflow
 
-from ..launch import INDICES, check_pool, sizes
+from ..launch import INDICES, check_pool
+from ..row import Axes, Lengths, Slots, launcher, points, updates
+
+Cursor = Annotated[Tensor, updates("s", INDICES, "index")]
 
 
 def check_window(capacity: int, window: int, tokens: int) -> None:
@@ -49,43 +53,55 @@ def flushes(held: Iterable[int], *, window: int, capacity: int) -> int:
     return sum(bool(is_due.fn(count, window, capacity)) for count in held)
 
 
+@launcher
 def commit_window(
-    origin: Tensor,
-    held: Tensor,
-    advanced: Tensor,
+    axes: Axes,
+    origin: Cursor,
+    held: Cursor,
+    advanced: Annotated[Tensor, points("b")],
     *,
     capacity: int,
     window: int,
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
 ) -> None:
     """Accepts the first `advanced` (b) tokens of each row's last window: (1) to (3).
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow, before anything is written.
     """
     check_window(capacity, window, window)
-    _launch(origin, held, advanced, slots, lengths, capacity, window)
+    _launch(axes, origin, held, advanced, slots, lengths, capacity, window)
 
 
+@launcher
 def commit_step(
-    origin: Tensor, held: Tensor, *, capacity: int, rows: int, slots: Tensor | None = None, lengths: Tensor | None = None
+    axes: Axes,
+    origin: Annotated[Tensor, points("s")],
+    held: Cursor,
+    *,
+    capacity: int,
+    rows: int,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
 ) -> None:
     """Counts the token of each row in standard decode: (4). `lengths` (b) is 0 for a row without a token.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    _launch(origin, held, None, slots, lengths, capacity, 0, rows)
+    _launch(axes, origin, held, None, slots, lengths, capacity, 0, rows)
 
 
-def commit_flush(origin: Tensor, held: Tensor, *, capacity: int, rows: int, slots: Tensor | None = None) -> None:
+@launcher
+def commit_flush(axes: Axes, origin: Cursor, held: Cursor, *, capacity: int, rows: int, slots: Slots | None = None) -> None:
     """Empties the ring of each row after its history was flushed by hand.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    _launch(origin, held, None, slots, None, capacity, capacity, rows)
+    _launch(axes, origin, held, None, slots, None, capacity, capacity, rows)
 
 
 def _launch(
+    axes: dict[str, int],
     origin: Tensor,
     held: Tensor,
     advanced: Tensor | None,
@@ -98,9 +114,6 @@ def _launch(
     rows = rows if advanced is None else len(advanced)
     if rows is None or rows < 1 or capacity < 1:
         raise ParameterError(f"rows and capacity are {rows} and {capacity}; give at least 1")
-    named = ("advanced", advanced), ("slots", slots), ("lengths", lengths)
-    arguments = [("origin", origin, "s", INDICES), ("held", held, "s", INDICES)]
-    axes = sizes([*arguments, *((name, x, "b", INDICES) for name, x in named)])
     if axes.get("b", rows) != rows:
         raise ParameterError(f"rows is {rows}, but the arguments have {axes['b']}; give the batch that was stepped")
     check_pool(axes["s"], rows, slots)

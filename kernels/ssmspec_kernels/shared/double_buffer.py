@@ -8,13 +8,16 @@ stores the next window, programs of other heads may still read the last window's
 The cursor `half` (s) is updated once for all layers that share it, after them. Layout: half (s). Bound by the launch.
 """
 
+from typing import Annotated
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, RingOverflow
 
-from ..launch import INDICES, check_pool, sizes
+from ..launch import INDICES, check_pool
+from ..row import Axes, Lengths, Slots, launcher, updates
 
 
 def check_halves(entries: int, tokens: int) -> int:
@@ -29,13 +32,19 @@ def check_halves(entries: int, tokens: int) -> int:
     return entries // 2
 
 
-def commit_halves(half: Tensor, *, rows: int, slots: Tensor | None = None, lengths: Tensor | None = None) -> None:
+@launcher
+def commit_halves(
+    axes: Axes,
+    half: Annotated[Tensor, updates("s", INDICES, "index")],
+    *,
+    rows: int,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+) -> None:
     """Swaps the halves of the rows: (1). A row of length 0, or with a negative slot, keeps its cursor.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    named = ("slots", slots, "b", INDICES), ("lengths", lengths, "b", INDICES)
-    axes = sizes([("half", half, "s", INDICES), *named])
     if rows < 1 or axes.get("b", rows) != rows:
         raise ParameterError(f"rows is {rows}; give the batch that was stepped, at least 1")
     check_pool(axes["s"], rows, slots)

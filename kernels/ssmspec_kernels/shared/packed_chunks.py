@@ -6,24 +6,15 @@
 Bounds are on the device and the host does not read them: the grid has a program for each chunk that could exist.
 """
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
-
-from ..launch import INDICES, Argument
 
 
 def most_chunks(tokens: int, sequences: int, chunk: int) -> int:
     """The largest number of chunks (2) of `tokens` tokens in `sequences` sequences."""
     return tokens // chunk + sequences
-
-
-def packed_arguments(bounds: Tensor, slots: Tensor | None, fresh: Tensor | None) -> list[Argument]:
-    """Their arguments for `launch.sizes`."""
-    return [("bounds", bounds, "m", INDICES), ("slots", slots, "b", INDICES), ("fresh", fresh, "b", (torch.bool,))]
 
 
 def check_packed(axes: dict[str, int], chunk: int) -> int:

@@ -1,8 +1,8 @@
 """What was chosen by measurement: block sizes, warps, registers, and where a launcher changes its kernel or its tile.
 
 One table per GPU, with a row per launcher, and for parts that several launchers share. So far only an H200 was measured:
-every device takes its rows. A row is read by a constant key, so the code hash of a launcher changes with the rows that it
-reads, and with no other (`perf_gates/closure`). What a kernel supports is in its module. Figures: docs/explanation/tuning.md.
+every device takes its rows. A row is read by a constant key. `python -m perf_gates.digest` after a change says which
+results were measured with other code. What a kernel supports is in its module. Figures: docs/explanation/tuning.md.
 """
 
 SMS = 132

@@ -23,10 +23,12 @@ from torch import Tensor
 
 from ..conv.conv_taps import load_filters, store_columns, tile
 from ..delta.ring.delta_ring import place
-from ..launch import AS_WRITTEN, FLOATS, INDICES, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import Axes, Lengths, Slots, launcher
 from ..shared.cursors import check_window as check_ring
 from ..shared.cursors import flushes, is_due
 from ..shared.flush_order import row_at
+from . import shortconv_columns as short
 from .shortconv_columns import check_window, read_token
 from .shortconv_ring import Ring, load_held
 
@@ -44,19 +46,21 @@ def traffic_bytes(
     return d * (read + written + len(held) * t * (4 * io + u))
 
 
+@launcher
 def shortconv_buffered(
-    S: Tensor,
+    axes: Axes,
+    S: short.State,
     ring: Ring,
-    B: Tensor,
-    C: Tensor,
-    x: Tensor,
-    weight: Tensor,
+    B: short.Inners,
+    C: short.Inners,
+    x: short.Inners,
+    weight: short.Taps,
     *,
     window: int | None = None,
-    bias: Tensor | None = None,
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
-    out: Tensor | None = None,
+    bias: short.Bias | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+    out: short.Outputs | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -69,8 +73,7 @@ def shortconv_buffered(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
-    more = ("lengths", lengths, "b", INDICES), ("out", out, "b t d", FLOATS), *ring.arguments()
-    axes = check_window(S, B, C, x, weight, bias, slots, more)
+    check_window(axes, slots)
     b, t, d, w = (axes[a] for a in "btdw")
     window = t if window is None else window
     check_ring(ring.capacity, window, t)
@@ -78,7 +81,7 @@ def shortconv_buffered(
     block, warps = tile(d, b)
     block, warps = block_d or block, num_warps or warps
     _shortconv_buffered_kernel[(triton.cdiv(d, block), b)](
-        S, ring.u, ring.origin, ring.held, B, C, x, weight, bias, slots, lengths, y,
+        S, *ring.tensors, B, C, x, weight, bias, slots, lengths, y,
         *strides(S, 2), *strides(ring.u, 2), *strides(B, 2), *strides(C, 2), *strides(x, 2), *strides(weight, 2),
         *strides(y, 2), T=t, D=d, W=w, WINDOW=window, CAPACITY=ring.capacity, BLOCK_D=block,
         BLOCK_W=triton.next_power_of_2(w - 1), num_warps=warps, **AS_WRITTEN,

@@ -9,7 +9,7 @@ computed in fp32: a product of two bf16 numbers is exact there, and is rounded w
 Source: `ssmspec_ref.shortconv`; arXiv:2511.23404 (LFM2).
 """
 
-from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import triton
 import triton.language as tl
@@ -18,45 +18,25 @@ from torch import Tensor
 from ssmspec_ref.errors import ShapeMismatch
 
 from ..conv.conv_taps import check_width, filtered
-from ..launch import FLOATS, INDICES, Argument, check_pool, sizes
+from ..launch import check_pool
+from ..row import Axes, reads, updates, weighs, writes
+
+State = Annotated[Tensor, updates("s d q")]
+Start = Annotated[Tensor, reads("s d q", size="state")]
+"""A state that is only read."""
+Inners = Annotated[Tensor, reads("b t d")]
+Outputs = Annotated[Tensor, writes("b t d")]
+Taps = Annotated[Tensor, weighs("d w")]
+Bias = Annotated[Tensor, weighs("d")]
 
 
-def check_window(
-    S: Tensor,
-    B: Tensor,
-    C: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    slots: Tensor | None,
-    more: Iterable[Argument],
-    *,
-    packed: bool = False,
-) -> dict[str, int]:
-    """The sizes of the axes of a window (b, t, d), or of a packed run (t, d), which has no rows.
-
-    Raises: ShapeMismatch, PrecisionError, ParameterError.
-    """
-    tokens = "t d" if packed else "b t d"
-    axes = sizes(
-        [
-            ("S", S, "s d q", FLOATS),
-            ("B", B, tokens, FLOATS),
-            ("C", C, tokens, FLOATS),
-            ("x", x, tokens, FLOATS),
-            ("weight", weight, "d w", FLOATS),
-            ("bias", bias, "d", FLOATS),
-            ("slots", slots, "b", INDICES),
-            *more,
-        ]
-    )
+def check_window(axes: Axes, slots: Tensor | None) -> None:
+    """Raises: ShapeMismatch, ParameterError."""
     check_taps(axes)
-    if not packed:
-        check_pool(axes["s"], axes["b"], slots)
-    return axes
+    check_pool(axes["s"], axes["b"], slots)
 
 
-def check_taps(axes: Mapping[str, int]) -> None:
+def check_taps(axes: Axes) -> None:
     """Raises: ParameterError unless there are 2 to 8 taps; ShapeMismatch unless the state has a column fewer."""
     check_width(axes["w"])
     if axes["q"] != axes["w"] - 1:

@@ -12,6 +12,7 @@ Source: as `ssmspec_ref.backtrack.activation_replay`.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import triton
 import triton.language as tl
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..conv.conv_taps import accepted_count, check_replay, check_width, store_columns, tile
-from ..launch import FLOATS, INDICES, check_pool, sizes, strides
+from ..conv.conv_taps import Advanced, Path, accepted_count, check_replay, check_width, store_columns, tile
+from ..launch import check_pool, strides
+from ..row import Axes, Slots, launcher, points, reads, updates
 from ..shared.tuning import H200
 from .shortconv_columns import load_advanced
 
@@ -35,15 +37,17 @@ def traffic_bytes(advanced: Sequence[int], layers: int, d: int, w: int, *, state
     return layers * d * sum((2 * kept - new) * state + 2 * new * io for new in replayed)
 
 
+@launcher
 def shortconv_commit(
-    S: Tensor,
-    B: Tensor,
-    x: Tensor,
+    axes: Axes,
+    S: Annotated[Tensor, updates("i s d q")],
+    B: Annotated[Tensor, reads("i m t d")],
+    x: Annotated[Tensor, reads("i m t d")],
     *,
-    advanced: Tensor | None = None,
-    path: Tensor | None = None,
-    rows: Tensor | None = None,
-    slots: Tensor | None = None,
+    advanced: Advanced | None = None,
+    path: Path | None = None,
+    rows: Annotated[Tensor, points("b")] | None = None,
+    slots: Slots | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> None:
@@ -54,17 +58,6 @@ def shortconv_commit(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("S", S, "i s d q", FLOATS),
-            ("B", B, "i m t d", FLOATS),
-            ("x", x, "i m t d", FLOATS),
-            ("advanced", advanced, "b", INDICES),
-            ("path", path, "b l", INDICES),
-            ("rows", rows, "b", INDICES),
-            ("slots", slots, "b", INDICES),
-        ]
-    )
     check_replay(x, advanced, path)
     i, b, t, d, kept, longest = axes["i"], axes["b"], axes["t"], axes["d"], axes["q"], axes.get("l", 1)
     check_width(kept + 1)

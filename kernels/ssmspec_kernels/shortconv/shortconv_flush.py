@@ -8,16 +8,18 @@ Windows flush themselves; this is for all rows at once, between them. The cursor
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
 from ..conv.conv_taps import check_width, store_columns, tile
-from ..launch import FLOATS, INDICES, check_pool, sizes, strides
+from ..launch import check_pool, strides
+from ..row import Axes, Only, Slots, launcher
 from ..shared.flush_order import row_at
+from .shortconv_columns import State
 from .shortconv_ring import Ring, load_held
 
 
@@ -30,12 +32,14 @@ def traffic_bytes(held: Sequence[int], d: int, w: int, *, state: int = 4, u: int
     return d * sum(min(n, kept) * u + (max(kept - n, 0) + kept) * state for n in held if n)
 
 
+@launcher
 def shortconv_flush(
-    S: Tensor,
-    ring: Ring,
+    axes: Axes,
+    S: State,
+    ring: Annotated[Ring, Only()],
     rows: int,
     *,
-    slots: Tensor | None = None,
+    slots: Slots | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> None:
@@ -43,7 +47,6 @@ def shortconv_flush(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes([("S", S, "s d q", FLOATS), ("slots", slots, "b", INDICES), *ring.arguments()])
     d, kept = axes["d"], axes["q"]
     check_width(kept + 1)
     if rows < 1 or axes.get("b", rows) != rows:
@@ -52,7 +55,7 @@ def shortconv_flush(
     block, warps = tile(d, rows)
     block, warps = block_d or block, num_warps or warps
     _shortconv_flush_kernel[(triton.cdiv(d, block), rows)](
-        S, ring.u, ring.origin, ring.held, slots, *strides(S, 2), *strides(ring.u, 2),
+        S, *ring.tensors, slots, *strides(S, 2), *strides(ring.u, 2),
         D=d, KEPT=kept, CAPACITY=ring.capacity, BLOCK_D=block, BLOCK_W=triton.next_power_of_2(kept), num_warps=warps,
     )  # fmt: skip
 

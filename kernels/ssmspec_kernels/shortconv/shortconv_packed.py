@@ -11,6 +11,8 @@ Layout: S (s, d, w - 1), oldest first, a pool that sequences index through `slot
 skipped. Bound by the bytes of the inputs.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -18,9 +20,10 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_dense, check_pool, strides
+from ..launch import AS_WRITTEN, check_pool, strides
+from ..row import Axes, Bounds, Fresh, Slots, launcher, moved, reads, writes
 from ..shared.tuning import H200
-from .shortconv_columns import check_window, load_product
+from .shortconv_columns import Bias, State, Taps, check_taps, load_product
 from .shortconv_commit import commit_run
 
 
@@ -29,21 +32,23 @@ def traffic_bytes(tokens: int, sequences: int, d: int, w: int, *, state: int = 4
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    return d * (4 * tokens * io + 2 * sequences * (w - 1) * state)
+    return moved(shortconv_packed, {"s": sequences, "t": tokens, "d": d, "q": w - 1}, {"state": state, "io": io})
 
 
+@launcher
 def shortconv_packed(
-    S: Tensor,
-    B: Tensor,
-    C: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bounds: Tensor,
+    axes: Axes,
+    S: State,
+    B: Annotated[Tensor, reads("t d", layout="dense")],
+    C: Annotated[Tensor, reads("t d", layout="dense")],
+    x: Annotated[Tensor, reads("t d", layout="dense")],
+    weight: Taps,
+    bounds: Bounds,
     *,
-    bias: Tensor | None = None,
-    slots: Tensor | None = None,
-    fresh: Tensor | None = None,
-    out: Tensor | None = None,
+    bias: Bias | None = None,
+    slots: Slots | None = None,
+    fresh: Fresh | None = None,
+    out: Annotated[Tensor, writes("t d", layout="dense")] | None = None,
     block_t: int = H200["conv_packed"]["block_t"],
     block_d: int = H200["conv_packed"]["block_c"],
     num_warps: int = H200["conv_packed"]["warps"],
@@ -56,10 +61,7 @@ def shortconv_packed(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    y = torch.empty_like(x) if out is None else out
-    more = ("bounds", bounds, "m", INDICES), ("fresh", fresh, "b", (torch.bool,)), ("out", y, "t d", FLOATS)
-    axes = check_window(S, B, C, x, weight, bias, slots, more, packed=True)
-    check_dense(B=B, C=C, x=x, out=y)
+    check_taps(axes)
     t, d, w, sequences = axes["t"], axes["d"], axes["w"], axes["m"] - 1
     if sequences < 1 or axes.get("b", sequences) != sequences:
         rows = "at least one sequence" if sequences < 1 else f"{axes['b']} sequences"
@@ -67,6 +69,7 @@ def shortconv_packed(
             f"bounds hold {axes['m']} entries for {rows}; give the first token of each, and the end of the last"
         )
     check_pool(axes["s"], sequences, slots)
+    y = torch.empty_like(x) if out is None else out
     _shortconv_packed_kernel[(triton.cdiv(t, block_t), triton.cdiv(d, block_d))](
         S, B, C, x, bounds, weight, bias, slots, fresh, y,
         *strides(S, 2), *strides(B, 1), *strides(C, 1), *strides(x, 1), *strides(weight, 2), *strides(y, 1), t, sequences,

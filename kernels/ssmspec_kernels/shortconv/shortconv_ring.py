@@ -10,34 +10,32 @@ Source: `ssmspec_ref.shortconv.buffered`; ReplaySSM, section 3.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..delta.ring.delta_ring import place
-from ..launch import FLOATS, INDICES, Argument
+from ..row import points, updates
 
 
 @dataclass(frozen=True)
 class Ring:
     """u (s, l, d); `cursors` updates origin and held (s)."""
 
-    u: Tensor
-    origin: Tensor
-    held: Tensor
+    u: Annotated[Tensor, updates("s l d", size="u")]
+    origin: Annotated[Tensor, points("s")]
+    held: Annotated[Tensor, points("s")]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors in the order of the kernels' arguments."""
+        return self.u, self.origin, self.held
 
     @property
     def capacity(self) -> int:
         return self.u.shape[1]
-
-    def arguments(self) -> list[Argument]:
-        """The arguments for `launch.sizes`."""
-        return [
-            ("ring.u", self.u, "s l d", FLOATS),
-            ("ring.origin", self.origin, "s", INDICES),
-            ("ring.held", self.held, "s", INDICES),
-        ]
 
 
 @triton.jit

@@ -19,7 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from ..conv.conv_taps import load_columns, load_filters, store_columns, tile
-from ..launch import AS_WRITTEN, FLOATS, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import Axes, Live, Slots, launcher, moved
+from . import shortconv_columns as short
 from .shortconv_columns import check_window, read_token
 
 UNROLLED = 32
@@ -31,21 +33,24 @@ def traffic_bytes(b: int, t: int, d: int, w: int, *, state: int = 4, io: int = 2
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    return b * d * ((w - 1) * state * (2 if write_state else 1) + 4 * t * io)
+    axes = {"s": b, "b": b, "t": t, "d": d, "q": w - 1}
+    return moved(shortconv_scan, axes, {"state": state, "io": io}, kept=write_state)
 
 
+@launcher
 def shortconv_scan(
-    S: Tensor,
-    B: Tensor,
-    C: Tensor,
-    x: Tensor,
-    weight: Tensor,
+    axes: Axes,
+    S: short.State,
+    B: short.Inners,
+    C: short.Inners,
+    x: short.Inners,
+    weight: short.Taps,
     *,
-    bias: Tensor | None = None,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    bias: short.Bias | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: short.Outputs | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -57,8 +62,7 @@ def shortconv_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t d", FLOATS)
-    axes = check_window(S, B, C, x, weight, bias, slots, more)
+    check_window(axes, slots)
     b, t, d, w = (axes[a] for a in "btdw")
     y = torch.empty_like(x) if out is None else out
     block, warps = tile(d, b)

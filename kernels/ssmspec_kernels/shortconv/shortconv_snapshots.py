@@ -9,12 +9,16 @@ Layout: S (s, d, w - 1), one pool for the states before and after; places (b, t)
 Bound by the bytes of the inputs and states: w - 1 columns for each token.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 from torch import Tensor
 
 from ..conv.conv_taps import tile
-from ..launch import AS_WRITTEN, FLOATS, INDICES, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import Axes, Live, Slots, launcher, points
+from . import shortconv_columns as short
 from .shortconv_columns import check_window
 from .shortconv_scan import UNROLLED, shortconv_scan_kernel
 from .shortconv_scan import traffic_bytes as scan_bytes
@@ -28,18 +32,20 @@ def traffic_bytes(b: int, t: int, d: int, w: int, *, state: int = 4, io: int = 2
     return scan_bytes(b, t, d, w, state=state, io=io, write_state=False) + b * t * d * (w - 1) * state
 
 
+@launcher
 def shortconv_snapshots(
-    S: Tensor,
-    B: Tensor,
-    C: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    places: Tensor,
+    axes: Axes,
+    S: short.State,
+    B: short.Inners,
+    C: short.Inners,
+    x: short.Inners,
+    weight: short.Taps,
+    places: Annotated[Tensor, points("b t")],
     *,
-    bias: Tensor | None = None,
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
-    out: Tensor | None = None,
+    bias: short.Bias | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
+    out: short.Outputs | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -50,8 +56,7 @@ def shortconv_snapshots(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = ("live", live, "b t", (torch.bool,)), ("out", out, "b t d", FLOATS), ("places", places, "b t", INDICES)
-    axes = check_window(S, B, C, x, weight, bias, slots, more)
+    check_window(axes, slots)
     b, t, d, w = (axes[a] for a in "btdw")
     y = torch.empty_like(x) if out is None else out
     block, warps = tile(d, b)

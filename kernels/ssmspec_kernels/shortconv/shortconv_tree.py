@@ -11,6 +11,8 @@ gates. Layout: S (s, d, w - 1), oldest first, a pool that rows index through `sl
 padding and is skipped. Bound by the bytes of the inputs.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +22,9 @@ from ssmspec_ref.errors import Unsupported
 
 from ..conv.conv_taps import load_columns, load_filters
 from ..conv.conv_tree import MOST, tile
-from ..launch import AS_WRITTEN, FLOATS, INDICES, strides
+from ..launch import AS_WRITTEN, strides
+from ..row import Axes, Slots, launcher, moved, points
+from . import shortconv_columns as short
 from .shortconv_columns import check_window, load_product
 
 
@@ -29,20 +33,22 @@ def traffic_bytes(b: int, nodes: int, d: int, w: int, *, state: int = 4, io: int
 
     Units: bytes; `state` and `io` are the bytes of an element. Parameters and parents are left out.
     """
-    return d * (b * (w - 1) * state + 4 * nodes * io)
+    return moved(shortconv_tree, {"s": b, "b": 1, "t": nodes, "d": d, "q": w - 1}, {"state": state, "io": io})
 
 
+@launcher
 def shortconv_tree(
-    S: Tensor,
-    B: Tensor,
-    C: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    parents: Tensor,
+    axes: Axes,
+    S: short.Start,
+    B: short.Inners,
+    C: short.Inners,
+    x: short.Inners,
+    weight: short.Taps,
+    parents: Annotated[Tensor, points("b t")],
     *,
-    bias: Tensor | None = None,
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    bias: short.Bias | None = None,
+    slots: Slots | None = None,
+    out: short.Outputs | None = None,
     block_d: int | None = None,
     num_warps: int | None = None,
 ) -> Tensor:
@@ -54,9 +60,7 @@ def shortconv_tree(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    axes = check_window(
-        S, B, C, x, weight, bias, slots, (("parents", parents, "b t", INDICES), ("out", out, "b t d", FLOATS))
-    )
+    check_window(axes, slots)
     b, t, d, w = (axes[a] for a in "btdw")
     if t > MOST:
         raise Unsupported(f"the tree holds {t} nodes, and this kernel takes at most {MOST}; split it")

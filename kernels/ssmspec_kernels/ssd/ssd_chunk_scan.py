@@ -17,6 +17,8 @@ scratch (c, h, i) holds for each chunk (`packed_chunks`) G, dt and S_c. Bound by
 scan.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
@@ -25,11 +27,13 @@ from torch import Tensor
 from ssmspec_ref.errors import ShapeMismatch, Unsupported
 
 from ..contract import Products, rounds
-from ..launch import FLOATS, INDICES, check_pool, d_strides, divides, sizes, strides
+from ..launch import check_pool, d_strides, divides, strides
+from ..row import FP32, Axes, Bounds, Fresh, Slots, launcher, points, reads, updates, writes
 from ..shared.dots import dot_inputs, dot_left, dot_right
 from ..shared.functions import silu
-from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, packed_arguments, sequence_place
+from ..shared.packed_chunks import check_packed, chunk_place, most_chunks, sequence_place
 from ..shared.tuning import H200
+from . import ssd_inputs as ssd
 from .ssd_inputs import check_limit, check_one_type, load_rows, step_size, weights_by_token
 
 
@@ -72,25 +76,27 @@ def scratch_shape(
     return most_chunks(tokens, sequences, chunk), h, 2 * chunk + (p * n if products == "fp32" else triton.cdiv(p * n, 2))
 
 
+@launcher
 def ssd_chunk_scan(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    bounds: Tensor,
+    axes: Axes,
+    S: ssd.State,
+    x: Annotated[Tensor, reads("t h p")],
+    dt: Annotated[Tensor, reads("t h")],
+    A: ssd.Decay,
+    B: Annotated[Tensor, reads("t g n")],
+    C: Annotated[Tensor, reads("t g n")],
+    bounds: Bounds,
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: ssd.Skip | None = None,
+    z: Annotated[Tensor, reads("t h p")] | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    fresh: Tensor | None = None,
-    places: Tensor | None = None,
-    out: Tensor | None = None,
-    scratch: Tensor | None = None,
+    slots: Slots | None = None,
+    fresh: Fresh | None = None,
+    places: Annotated[Tensor, points("c")] | None = None,
+    out: Annotated[Tensor, writes("t h p")] | None = None,
+    scratch: Annotated[Tensor, updates("chunks h numbers", FP32, "fp32", "whole")] | None = None,
     products: Products = "fp32",
     chunk: int = H200["ssd_chunk_scan"]["chunk"],
     block_p: int | None = None,
@@ -113,23 +119,6 @@ def ssd_chunk_scan(
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (tiles whose compiled code was not tested), before
     anything is written.
     """
-    axes = sizes(
-        [
-            ("S", S, "s h p n", FLOATS),
-            ("x", x, "t h p", FLOATS),
-            ("dt", dt, "t h", FLOATS),
-            ("A", A, "h", (torch.float32,)),
-            ("B", B, "t g n", FLOATS),
-            ("C", C, "t g n", FLOATS),
-            ("D", D, "h p" if D is not None and D.dim() == 2 else "h", FLOATS),
-            ("z", z, "t h p", FLOATS),
-            ("dt_bias", dt_bias, "h", FLOATS),
-            ("places", places, "c", INDICES),
-            ("out", out, "t h p", FLOATS),
-            ("scratch", scratch, "chunks h numbers", (torch.float32,)),
-            *packed_arguments(bounds, slots, fresh),
-        ]
-    )
     t, h, p, n, g = (axes[k] for k in "thpng")
     sequences = check_packed(axes, chunk)
     divides(g, h)
@@ -147,8 +136,8 @@ def ssd_chunk_scan(
         raise ShapeMismatch(f"places hold {len(places)} entries, but the run may have {shape[0]} chunks; give one for each")
     if scratch is None:
         scratch = torch.empty(shape, dtype=torch.float32, device=S.device)
-    elif tuple(scratch.shape) != shape or not scratch.is_contiguous():
-        raise ShapeMismatch(f"scratch has shape {tuple(scratch.shape)}, but {shape} is needed, without gaps")
+    elif tuple(scratch.shape) != shape:
+        raise ShapeMismatch(f"scratch has shape {tuple(scratch.shape)}, but {shape} is needed")
     y = torch.empty_like(x) if out is None else out
     # Products in bf16 leave registers for wider tiles.
     row = H200["ssd_chunk_scan"]

@@ -13,16 +13,17 @@ Bound by the bytes of the states: one read, one write.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..conv.conv_taps import accepted_count, check_replay
-from ..launch import AS_WRITTEN, FLOATS, INDICES, check_pool, divides, sizes, strides
+from ..conv.conv_taps import Advanced, Path, accepted_count, check_replay
+from ..launch import AS_WRITTEN, check_pool, divides, strides
+from ..row import FP32, Axes, Slots, launcher, points, reads, updates, weighs
 from ..shared.strides import (
     LayerGroupStrides,
     LayerHeadStrides,
@@ -47,20 +48,22 @@ def traffic_bytes(
     return layers * (moved + sum(advanced) * io * (e * p + g * n + h))
 
 
+@launcher
 def ssd_commit(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
+    axes: Axes,
+    S: Annotated[Tensor, updates("i s h p n")],
+    x: Annotated[Tensor, reads("i m t e p")],
+    dt: Annotated[Tensor, reads("i m t h")],
+    A: Annotated[Tensor, weighs("i h", FP32)],
+    B: Annotated[Tensor, reads("i m t g n")],
     *,
-    advanced: Tensor | None = None,
-    path: Tensor | None = None,
-    rows: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    advanced: Advanced | None = None,
+    path: Path | None = None,
+    rows: Annotated[Tensor, points("b")] | None = None,
+    dt_bias: Annotated[Tensor, weighs("i h")] | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
+    slots: Slots | None = None,
     block_p: int | None = None,
     num_warps: int | None = None,
 ) -> None:
@@ -71,20 +74,6 @@ def ssd_commit(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    axes = sizes(
-        [
-            ("S", S, "i s h p n", FLOATS),
-            ("x", x, "i m t e p", FLOATS),
-            ("dt", dt, "i m t h", FLOATS),
-            ("A", A, "i h", (torch.float32,)),
-            ("B", B, "i m t g n", FLOATS),
-            ("dt_bias", dt_bias, "i h", FLOATS),
-            ("advanced", advanced, "b", INDICES),
-            ("path", path, "b l", INDICES),
-            ("rows", rows, "b", INDICES),
-            ("slots", slots, "b", INDICES),
-        ]
-    )
     check_replay(x, advanced, path)
     i, b, m, t, e, h, p, n, g = (axes[k] for k in "ibmtehpng")
     divides(e, h)

@@ -13,21 +13,26 @@ The kernel is that of `ssd_scan`; its tiles are larger, so that there are fewer 
 Layout: as in `ssd_scan`, squares (b, t, j). Bound by the bytes of the state.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 from torch import Tensor
 
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 
-from ..launch import FLOATS, Argument, overlapped, strides
+from ..launch import overlapped, strides
+from ..row import FP32, Axes, Slots, launcher, moved, weighs, writes
 from ..shared.strides import StateStrides, TokenStrides
 from ..shared.tuning import H200
-from .ssd_inputs import check_inputs, skip_strides, window_strides
+from . import ssd_inputs as ssd
+from .ssd_inputs import Inputs, skip_strides, window_strides
 from .ssd_scan import ssd_scan_kernel
-from .ssd_scan import traffic_bytes as scan_bytes
 
 CHANNELS, WARPS = H200["ssd_gated"]["block_p"], H200["ssd_gated"]["warps"]
 """Channels of a program."""
+NormWeight = Annotated[Tensor, weighs("h p", layout="whole")]
+Squares = Annotated[Tensor, writes("b t parts", FP32)]
 
 
 def traffic_bytes(b: int, t: int, h: int, p: int, n: int, g: int, *, state: int = 4, io: int = 2) -> int:
@@ -35,7 +40,8 @@ def traffic_bytes(b: int, t: int, h: int, p: int, n: int, g: int, *, state: int 
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    return scan_bytes(b, t, h, p, n, g, state=state, io=io, z=True) + 4 * b * t * parts(h, p)
+    axes = {"s": b, "b": b, "t": t, "h": h, "p": p, "n": n, "g": g, "parts": parts(h, p)}
+    return moved(ssd_gated, axes, {"state": state, "io": io})
 
 
 def parts(h: int, p: int) -> int:
@@ -47,23 +53,25 @@ def _channels(p: int) -> int:
     return min(triton.next_power_of_2(p), CHANNELS)
 
 
+@launcher
 def ssd_gated(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    axes: Axes,
+    S: ssd.State,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
     *,
-    z: Tensor,
-    weight: Tensor,
-    D: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    z: ssd.Heads,
+    weight: NormWeight,
+    D: ssd.Skip | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
-    squares: Tensor | None = None,
+    slots: Slots | None = None,
+    out: ssd.Outputs | None = None,
+    squares: Squares | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Advances the states S[slots] by a window of tokens, in place; v (b, t, h, p) and squares (b, t, j), (1) to (4).
 
@@ -71,12 +79,10 @@ def ssd_gated(
 
     Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, before anything is written.
     """
-    given = check_inputs(
-        S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *gate_arguments(weight, squares)
-    )
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     b, t, h, p, n, _ = given.sizes
     block = _channels(p)
-    v, sums = outputs(given.axes, parts(h, p), x, weight, out, squares, "ssd_scan")
+    v, sums = outputs(given.axes, parts(h, p), x, out, squares, "ssd_scan")
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](
         *given.tensors, None, None, None, v, weight, sums, window_strides(given, v), TokenStrides(0, 0), TokenStrides(0, 0),
         StateStrides(0, 0, 0), TokenStrides(*strides(sums, 2)), skip_strides(given), *given.dt_limit, T=t, P=p, N=n,
@@ -87,24 +93,17 @@ def ssd_gated(
     return v, sums
 
 
-def gate_arguments(weight: Tensor, squares: Tensor | None) -> list[Argument]:
-    """The norm's weight and the partial sums, as arguments for `launch.sizes`."""
-    return [("weight", weight, "h p", FLOATS), ("squares", squares, "b t j", (torch.float32,))]
-
-
 def outputs(
-    axes: dict[str, int], j: int, x: Tensor, weight: Tensor, out: Tensor | None, squares: Tensor | None, plain: str
+    axes: dict[str, int], j: int, x: Tensor, out: Tensor | None, squares: Tensor | None, plain: str
 ) -> tuple[Tensor, Tensor]:
     """v and j squares per token, as given or new; `plain` is the kernel to use where a gated one refuses.
 
-    Raises: ShapeMismatch (another number of squares, a weight that is not contiguous), PrecisionError (v in fp16).
+    Raises: ShapeMismatch (another number of squares), PrecisionError (v in fp16).
     """
-    if axes.get("j", j) != j:
-        raise ShapeMismatch(f"squares has {axes['j']} parts, but a token has {j}; give (b, t, {j})")
+    if axes.get("parts", j) != j:
+        raise ShapeMismatch(f"squares has {axes['parts']} parts, but a token has {j}; give (b, t, {j})")
     if torch.float16 in (x.dtype, x.dtype if out is None else out.dtype):
         raise PrecisionError(f"x or out is torch.float16, in which a row that is not normed may overflow; use {plain}")
-    if not weight.is_contiguous():
-        raise ShapeMismatch(f"weight has strides {weight.stride()}; the kernel reads it without gaps")
     v = torch.empty_like(x) if out is None else out
     sums = torch.empty(axes["b"], axes["t"], j, dtype=torch.float32, device=x.device) if squares is None else squares
     return v, sums

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from .ssd_gated import gate_arguments, outputs
-from .ssd_inputs import check_inputs
-from .ssd_scan import traffic_bytes as scan_bytes
+from ..row import Ancestors, Axes, Slots, launcher, moved
+from . import ssd_inputs as ssd
+from .ssd_gated import NormWeight, Squares, outputs
+from .ssd_inputs import Inputs
 from .ssd_window import launch, window_tiles
 
 
@@ -28,28 +29,30 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    scan = scan_bytes(b, t, h, p, n, g, state=state, io=io, write_state=False, z=True)
-    return scan + 4 * b * t * parts + (b * t * t if tree else 0)
+    axes = {"s": b, "b": b, "t": t, "j": t, "h": h, "p": p, "n": n, "g": g, "parts": parts}
+    return moved(ssd_gated_window, axes, {"state": state, "io": io}, without=() if tree else ("ancestors",))
 
 
+@launcher
 def ssd_gated_window(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    axes: Axes,
+    S: ssd.Start,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
     *,
-    z: Tensor,
-    weight: Tensor,
-    ancestors: Tensor | None = None,
-    D: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    z: ssd.Heads,
+    weight: NormWeight,
+    ancestors: Ancestors | None = None,
+    D: ssd.Skip | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
-    squares: Tensor | None = None,
+    slots: Slots | None = None,
+    out: ssd.Outputs | None = None,
+    squares: Squares | None = None,
     block_p: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """v (b, t, h, p) and squares (b, t, j) of a window over the states S[slots], (1) to (4).
@@ -59,13 +62,12 @@ def ssd_gated_window(
 
     Raises: ShapeMismatch, PrecisionError (v in fp16 too), ParameterError, Unsupported, before anything is written.
     """
-    more = [*gate_arguments(weight, squares), ("ancestors", ancestors, "b t k", (torch.bool,))]
-    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     b, t, h, p, n, g = given.sizes
-    if given.axes.get("k", t) != t:
-        raise ShapeMismatch(f"ancestors has {given.axes['k']} columns for {t} nodes; give one for each node")
+    if given.axes.get("j", t) != t:
+        raise ShapeMismatch(f"ancestors has {given.axes['j']} columns for {t} nodes; give one for each node")
     block, program, *rest = window_tiles(b * h, t, h // g, p, x.dtype == torch.bfloat16 and n <= 128)
     block, program = (block, program) if block_p is None else (block_p, block_p)
-    v, sums = outputs(given.axes, h * triton.cdiv(p, block), x, weight, out, squares, "ssd_window")
+    v, sums = outputs(given.axes, h * triton.cdiv(p, block), x, out, squares, "ssd_window")
     launch(given, None, ancestors, False, v, (block, program, *rest), (weight, sums))
     return v, sums

@@ -7,27 +7,40 @@ G is the running sum of dt A. The mask of (2) is applied before exp: the exponen
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, PrecisionError
 
-from ..launch import FLOATS, INDICES, Argument, check_pool, d_strides, divides, sizes, strides
+from ..launch import check_pool, d_strides, divides, strides
+from ..row import FP32, Axes, reads, updates, weighs, writes
 from ..shared.functions import softplus
 from ..shared.strides import GroupStrides, HeadStrides, SkipStrides, StateStrides, WindowStrides
 from ..shared.tuning import H200
 
+State = Annotated[Tensor, updates("s h p n")]
+Start = Annotated[Tensor, reads("s h p n", size="state")]
+"""A state that is only read."""
+Heads = Annotated[Tensor, reads("b t h p")]
+PerHeads = Annotated[Tensor, reads("b t h")]
+Projs = Annotated[Tensor, reads("b t g n")]
+Decay = Annotated[Tensor, weighs("h", FP32)]
+PerHead = Annotated[Tensor, weighs("h")]
+Skip = Annotated[Tensor, weighs("h | h p")]
+Outputs = Annotated[Tensor, writes("b t h p")]
+
 
 @dataclass(frozen=True)
 class Inputs:
-    """The checked arguments of every SSD launcher: the sizes of the axes by their letters, the tensors, and how dt is
-    computed."""
+    """The arguments of every SSD launcher: the sizes of the axes by their letters, the tensors, and how dt is computed.
 
-    axes: dict[str, int]
+    Raises: ParameterError.
+    """
+
+    axes: Axes
     S: Tensor
     x: Tensor
     dt: Tensor
@@ -40,6 +53,11 @@ class Inputs:
     dt_softplus: bool
     dt_limit: tuple[float, float]
     slots: Tensor | None
+
+    def __post_init__(self) -> None:
+        divides(self.axes["g"], self.axes["h"])
+        check_limit(self.dt_limit)
+        check_pool(self.axes["s"], self.axes["b"], self.slots)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -72,48 +90,6 @@ def window_strides(given: Inputs, y: Tensor) -> WindowStrides:
 def skip_strides(given: Inputs) -> SkipStrides:
     """The strides of D."""
     return SkipStrides(*d_strides(given.D))
-
-
-def check_inputs(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    dt_bias: Tensor | None,
-    dt_softplus: bool,
-    dt_limit: tuple[float, float],
-    slots: Tensor | None,
-    out: Tensor | None,
-    *more: Argument,
-) -> Inputs:
-    """The checked arguments of a launcher; `more` are its additional ones.
-
-    Raises: ShapeMismatch, PrecisionError, ParameterError.
-    """
-    axes = sizes(
-        [
-            ("S", S, "s h p n", FLOATS),
-            ("x", x, "b t h p", FLOATS),
-            ("dt", dt, "b t h", FLOATS),
-            ("A", A, "h", (torch.float32,)),
-            ("B", B, "b t g n", FLOATS),
-            ("C", C, "b t g n", FLOATS),
-            ("D", D, "h p" if D is not None and D.dim() == 2 else "h", FLOATS),
-            ("z", z, "b t h p", FLOATS),
-            ("dt_bias", dt_bias, "h", FLOATS),
-            ("slots", slots, "b", INDICES),
-            ("out", out, "b t h p", FLOATS),
-            *more,
-        ]
-    )
-    divides(axes["g"], axes["h"])
-    check_limit(dt_limit)
-    check_pool(axes["s"], axes["b"], slots)
-    return Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
 
 
 def check_limit(dt_limit: tuple[float, float]) -> None:

@@ -28,10 +28,12 @@ import triton.language.extra.cuda  # griddepcontrol
 from torch import Tensor
 
 from ..launch import overlapped, strides
+from ..row import Axes, Live, Slots, launcher, moved
 from ..shared.functions import silu
 from ..shared.strides import StateStrides, TokenStrides
 from ..shared.tuning import H200
-from .ssd_inputs import check_inputs, skip_strides, step_size, window_strides
+from . import ssd_inputs as ssd
+from .ssd_inputs import Inputs, skip_strides, step_size, window_strides
 
 
 def traffic_bytes(
@@ -41,27 +43,29 @@ def traffic_bytes(
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    states = b * h * p * n * state * (2 if write_state else 1)
-    return states + io * b * t * (h * p * (3 if z else 2) + 2 * g * n + h)
+    axes = {"s": b, "b": b, "t": t, "h": h, "p": p, "n": n, "g": g}
+    return moved(ssd_scan, axes, {"state": state, "io": io}, without=() if z else ("z",), kept=write_state)
 
 
+@launcher
 def ssd_scan(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    axes: Axes,
+    S: ssd.State,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: ssd.Skip | None = None,
+    z: ssd.Heads | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: ssd.Outputs | None = None,
     block_p: int | None = None,
     num_warps: int | None = None,
     run: int = 32,
@@ -75,8 +79,7 @@ def ssd_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    more = [("live", live, "b t", (torch.bool,))]
-    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     b, t, h, p, n, _ = given.sizes
     y = torch.empty_like(x) if out is None else out
     block, warps = tile(p, t, n, S.element_size())

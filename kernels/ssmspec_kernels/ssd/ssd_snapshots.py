@@ -12,13 +12,17 @@ Bound by the bytes of the states: one read, t writes.
 Source: ReplaySSM, algorithm 3 (standard speculative decode).
 """
 
+from typing import Annotated
+
 import torch
 import triton
 from torch import Tensor
 
-from ..launch import AS_WRITTEN, FLOATS, INDICES, overlapped, strides
+from ..launch import AS_WRITTEN, overlapped, strides
+from ..row import Axes, Live, Slots, launcher, points, writes
 from ..shared.strides import StateStrides, TokenStrides
-from .ssd_inputs import check_inputs, skip_strides, window_strides
+from . import ssd_inputs as ssd
+from .ssd_inputs import Inputs, skip_strides, window_strides
 from .ssd_scan import ssd_scan_kernel, tile
 from .ssd_scan import traffic_bytes as scan_bytes
 
@@ -31,24 +35,26 @@ def traffic_bytes(b: int, t: int, h: int, p: int, n: int, g: int, *, state: int 
     return scan_bytes(b, t, h, p, n, g, state=state, io=io, write_state=False, z=z) + b * t * h * p * n * state
 
 
+@launcher
 def ssd_snapshots(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    places: Tensor,
+    axes: Axes,
+    S: ssd.State,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
+    places: Annotated[Tensor, points("b t")],
     *,
-    pool: Tensor | None = None,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    pool: Annotated[Tensor, writes("kept h p n", size="state")] | None = None,
+    D: ssd.Skip | None = None,
+    z: ssd.Heads | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
+    out: ssd.Outputs | None = None,
     block_p: int | None = None,
     num_warps: int | None = None,
     run: int = 32,
@@ -60,11 +66,9 @@ def ssd_snapshots(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    kept = S if pool is None else pool
-    more = [("live", live, "b t", (torch.bool,)), ("places", places, "b t", INDICES), ("pool", kept, "kept h p n", FLOATS)]
-    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     b, t, h, p, n, _ = given.sizes
-    y = torch.empty_like(x) if out is None else out
+    y, kept = torch.empty_like(x) if out is None else out, S if pool is None else pool
     block, warps = tile(p, t, n, S.element_size())
     block, warps = block_p or block, num_warps or warps
     ssd_scan_kernel[(triton.cdiv(p, block), h, b)](

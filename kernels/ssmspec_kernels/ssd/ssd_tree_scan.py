@@ -19,8 +19,9 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from .ssd_inputs import check_inputs
-from .ssd_scan import traffic_bytes as scan_bytes
+from ..row import Ancestors, Axes, Slots, launcher, moved
+from . import ssd_inputs as ssd
+from .ssd_inputs import Inputs
 from .ssd_tree_large import launch_large, supports
 from .ssd_window import launch
 
@@ -30,25 +31,28 @@ def traffic_bytes(b: int, t: int, h: int, p: int, n: int, g: int, *, state: int 
 
     Units: bytes; `state` and `io` are the bytes of an element.
     """
-    return scan_bytes(b, t, h, p, n, g, state=state, io=io, write_state=False, z=z) + b * t * t
+    axes = {"s": b, "b": b, "t": t, "j": t, "h": h, "p": p, "n": n, "g": g}
+    return moved(ssd_tree_scan, axes, {"state": state, "io": io}, without=() if z else ("z",))
 
 
+@launcher
 def ssd_tree_scan(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    ancestors: Tensor,
+    axes: Axes,
+    S: ssd.Start,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
+    ancestors: Ancestors,
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: ssd.Skip | None = None,
+    z: ssd.Heads | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    out: ssd.Outputs | None = None,
     block_p: int | None = None,
     program_p: int | None = None,
     heads: int | None = None,
@@ -64,8 +68,7 @@ def ssd_tree_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    more = [("ancestors", ancestors, "b t j", (torch.bool,))]
-    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     t, columns = given.axes["t"], given.axes["j"]
     if columns != t:
         raise ShapeMismatch(f"ancestors has {columns} columns for {t} nodes; give one for each node")

@@ -36,25 +36,17 @@ from torch import Tensor
 from ssmspec_ref.errors import Unsupported
 
 from ..launch import overlapped, strides
+from ..row import Axes, Live, Slots, launcher
 from ..shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ..shared.functions import silu
 from ..shared.load_fence import hold_layout
 from ..shared.strides import MaskStrides, TokenStrides, constant
 from ..shared.tree_nodes import real_nodes
 from ..shared.tuning import H200
+from . import ssd_inputs as ssd
 from .ring.ssd_state_tile import CHANNELS, has_many_tiles, heads_per_program, tiles_per_program
 from .ring.ssd_state_tile import MOST_TOKENS as SHORT
-from .ssd_inputs import (
-    Inputs,
-    check_heads,
-    check_inputs,
-    check_one_type,
-    load_rows,
-    skip_strides,
-    step_size,
-    window_strides,
-    window_tile,
-)
+from .ssd_inputs import Inputs, check_heads, check_one_type, load_rows, skip_strides, step_size, window_strides, window_tile
 from .ssd_window_chain import ssd_window_chain_kernel
 
 MOST_TOKENS = 128
@@ -74,23 +66,25 @@ read outside memory. In common they have chained products of different shapes, a
 reports no hazard, and memcheck was not run on such a case. One or two warps use no wgmma."""
 
 
+@launcher
 def ssd_window(
-    S: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    axes: Axes,
+    S: ssd.State,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
     *,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: ssd.Skip | None = None,
+    z: ssd.Heads | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    live: Tensor | None = None,
+    slots: Slots | None = None,
+    live: Live | None = None,
     write_state: bool = True,
-    out: Tensor | None = None,
+    out: ssd.Outputs | None = None,
     block_p: int | None = None,
     program_p: int | None = None,
     heads: int | None = None,
@@ -104,8 +98,7 @@ def ssd_window(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported, before anything is written.
     """
-    more = [("live", live, "b t", (torch.bool,))]
-    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     return launch(given, live, None, write_state, out, (block_p, program_p, heads, num_warps, stages))
 
 

@@ -15,7 +15,7 @@ Layout: tokens, parents, choice (b, t); budget and ended (s), which rows index t
 padding and is skipped. Bound by latency.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import triton
@@ -23,7 +23,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ..attention.tree_mask import check_nodes
-from ..launch import INDICES, Argument, check_pool, sizes
+from ..launch import INDICES, check_pool
+from ..row import BOOL, Axes, Slots, launcher, reads, writes
+
+Nodes = Annotated[Tensor, reads("b t", INDICES)]
+Budget = Annotated[Tensor, reads("s", INDICES)]
+Ended = Annotated[Tensor, reads("s", BOOL)]
+EndTokens = Annotated[Tensor, reads("o", INDICES)]
 
 
 class Emitted(NamedTuple):
@@ -34,10 +40,10 @@ class Emitted(NamedTuple):
     two apart.
     """
 
-    tokens: Tensor
-    path: Tensor
-    advanced: Tensor
-    ended: Tensor
+    tokens: Annotated[Tensor, writes("b t", INDICES)]
+    path: Annotated[Tensor, writes("b t", INDICES)]
+    advanced: Annotated[Tensor, writes("b", INDICES)]
+    ended: Annotated[Tensor, writes("b", BOOL)]
 
 
 def traffic_bytes(b: int, t: int, *, index: int = 8, eos: int = 0, ended: bool = False) -> int:
@@ -46,28 +52,6 @@ def traffic_bytes(b: int, t: int, *, index: int = 8, eos: int = 0, ended: bool =
     Units: bytes; `index` those of every token, node, and budget; `eos` end-of-sequence tokens.
     """
     return index * (5 * b * t + 2 * b + eos) + b + (b if ended else 0)
-
-
-def row_arguments(budget: Tensor, ended: Tensor | None, eos: Tensor | None, slots: Tensor | None) -> list[Argument]:
-    """The arguments that decide where a run ends, for `sizes`."""
-    return [
-        ("budget", budget, "s", INDICES),
-        ("ended", ended, "s", (torch.bool,)),
-        ("eos", eos, "o", INDICES),
-        ("slots", slots, "b", INDICES),
-    ]
-
-
-def out_arguments(out: Emitted | None) -> list[Argument]:
-    """The output tensors, for `sizes`."""
-    if out is None:
-        return []
-    return [
-        ("out.tokens", out.tokens, "b t", INDICES),
-        ("out.path", out.path, "b t", INDICES),
-        ("out.advanced", out.advanced, "b", INDICES),
-        ("out.ended", out.ended, "b", (torch.bool,)),
-    ]
 
 
 def new_emitted(tokens: Tensor, parents: Tensor) -> Emitted:
@@ -81,15 +65,17 @@ def new_emitted(tokens: Tensor, parents: Tensor) -> Emitted:
     )
 
 
+@launcher
 def accept_greedy(
-    tokens: Tensor,
-    parents: Tensor,
-    choice: Tensor,
-    budget: Tensor,
+    axes: Axes,
+    tokens: Nodes,
+    parents: Nodes,
+    choice: Nodes,
+    budget: Budget,
     *,
-    eos: Tensor | None = None,
-    ended: Tensor | None = None,
-    slots: Tensor | None = None,
+    eos: EndTokens | None = None,
+    ended: Ended | None = None,
+    slots: Slots | None = None,
     out: Emitted | None = None,
 ) -> Emitted:
     """The runs of a batch of trees of up to 128 nodes: equations (1) to (3) of the module.
@@ -99,15 +85,6 @@ def accept_greedy(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more nodes), before anything is written.
     """
-    axes = sizes(
-        [
-            ("tokens", tokens, "b t", INDICES),
-            ("parents", parents, "b t", INDICES),
-            ("choice", choice, "b t", INDICES),
-            *row_arguments(budget, ended, eos, slots),
-            *out_arguments(out),
-        ]
-    )
     b, t = axes["b"], axes["t"]
     check_nodes(t)
     check_pool(axes["s"], b, slots)

@@ -33,9 +33,8 @@ row and loops over the vocabulary in blocks, in one order; it reads one row of p
 other node only what a coin needs. Bound by latency, and by the bytes per second that one program can load.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -43,13 +42,15 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ..attention.tree_mask import check_nodes
-from ..launch import INDICES, check_pool, sizes, strides
+from ..launch import check_pool, strides
+from ..row import FP32, Axes, Slots, launcher, reads
 from ..shared.strides import DistributionStrides, PathStrides, TokenStrides
 from ..shared.tuning import H200
-from .accept_greedy import Emitted, ends, new_emitted, out_arguments, row_arguments, takes_part
+from .accept_greedy import Budget, Emitted, Ended, EndTokens, Nodes, ends, new_emitted, takes_part
 
 Law = Literal["iid", "without_replacement", "point_mass", "naive"]
-FP32 = (torch.float32,)
+Laws = Annotated[Tensor, reads("b t i", FP32)]
+Noise = Annotated[Tensor, reads("b t", FP32)]
 
 
 def traffic_bytes(b: int, t: int, i: int, residuals: int, passed: int, *, index: int = 8) -> int:
@@ -61,19 +62,21 @@ def traffic_bytes(b: int, t: int, i: int, residuals: int, passed: int, *, index:
     return 4 * (i * (b + residuals) + 2 * passed + b * t + b) + index * (4 * b * t + 2 * b) + b
 
 
+@launcher
 def accept_sampled(
-    tokens: Tensor,
-    parents: Tensor,
-    p: Tensor,
-    picks: Tensor,
-    budget: Tensor,
+    axes: Axes,
+    tokens: Nodes,
+    parents: Nodes,
+    p: Laws,
+    picks: Noise,
+    budget: Budget,
     *,
     law: Law,
-    q: Tensor | None = None,
-    coins: Tensor | None = None,
-    eos: Tensor | None = None,
-    ended: Tensor | None = None,
-    slots: Tensor | None = None,
+    q: Laws | None = None,
+    coins: Noise | None = None,
+    eos: EndTokens | None = None,
+    ended: Ended | None = None,
+    slots: Slots | None = None,
     out: Emitted | None = None,
     block_i: int = H200["accept_sampled"]["block_i"],
     num_warps: int = H200["accept_sampled"]["warps"],
@@ -93,18 +96,6 @@ def accept_sampled(
         if needed[name] != (given is not None):
             verb = "needs" if needed[name] else "takes no"
             raise ParameterError(f"the law {law} {verb} {name}; the module lists what each law reads")
-    axes = sizes(
-        [
-            ("tokens", tokens, "b t", INDICES),
-            ("parents", parents, "b t", INDICES),
-            ("p", p, "b t i", FP32),
-            ("q", q, "b t i", FP32),
-            ("coins", coins, "b t", FP32),
-            ("picks", picks, "b t", FP32),
-            *row_arguments(budget, ended, eos, slots),
-            *out_arguments(out),
-        ]
-    )
     b, t, i = axes["b"], axes["t"], axes["i"]
     check_nodes(t)
     check_pool(axes["s"], b, slots)

@@ -15,13 +15,15 @@ and all others (s), updated in place, which rows index through `slots`; a row wi
 Two rows of one batch must not share a slot. Bound by latency.
 """
 
-import torch
+from typing import Annotated
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..attention.tree_mask import check_nodes
-from ..launch import INDICES, check_pool, sizes
+from ..launch import INDICES, check_pool
+from ..row import BOOL, Axes, Only, Slots, launcher, updates, writes
 from .accept_greedy import Emitted
 
 
@@ -34,35 +36,26 @@ def traffic_bytes(b: int, t: int, emitted: int, live: int, counters: int, *, ind
     return index * (b * t + b + emitted + 2 * counters * b + live)
 
 
+Counter = Annotated[Tensor, updates("s", INDICES, "index")]
+
+
+@launcher
 def commit_tokens(
-    run: Emitted,
-    sequences: Tensor,
-    length: Tensor,
+    axes: Axes,
+    run: Annotated[Emitted, Only(("tokens", "advanced", "ended"))],
+    sequences: Annotated[Tensor, writes("s l", INDICES)],
+    length: Counter,
     *,
-    root: Tensor | None = None,
-    cursor: Tensor | None = None,
-    budget: Tensor | None = None,
-    ended: Tensor | None = None,
-    slots: Tensor | None = None,
+    root: Annotated[Tensor, writes("s", INDICES)] | None = None,
+    cursor: Counter | None = None,
+    budget: Counter | None = None,
+    ended: Annotated[Tensor, updates("s", BOOL, "")] | None = None,
+    slots: Slots | None = None,
 ) -> None:
     """Enters a run in place: equations (1) to (6) of the module, each for the tensors that are given.
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    axes = sizes(
-        [
-            ("run.tokens", run.tokens, "b t", INDICES),
-            ("run.advanced", run.advanced, "b", INDICES),
-            ("run.ended", run.ended, "b", (torch.bool,)),
-            ("sequences", sequences, "s l", INDICES),
-            ("length", length, "s", INDICES),
-            ("root", root, "s", INDICES),
-            ("cursor", cursor, "s", INDICES),
-            ("budget", budget, "s", INDICES),
-            ("ended", ended, "s", (torch.bool,)),
-            ("slots", slots, "b", INDICES),
-        ]
-    )
     b, t = axes["b"], axes["t"]
     check_nodes(t)
     check_pool(axes["s"], b, slots)

@@ -13,6 +13,7 @@ Source: Snakes and Ladders, section 5.2, for PNG; the table, which it does not d
 """
 
 from functools import partial
+from typing import Annotated
 
 import torch
 import triton
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from ..launch import INDICES, check_pool, sizes, strides
+from ..launch import INDICES, check_pool, strides
+from ..row import Axes, launcher, reads, updates, writes
 from ..shared.strides import DraftLengthStrides, DraftStrides, HistoryStrides, PlaceStrides, TableStrides
 from ..shared.tuning import H200
 
@@ -36,17 +38,19 @@ def traffic_bytes(
     return index * (held + b * (1 + slots + table * k + m * (2 + k))) + 32 * found
 
 
+@launcher
 def ngram_drafts(
-    sequences: Tensor,
-    length: Tensor,
+    axes: Axes,
+    sequences: Annotated[Tensor, reads("s l", INDICES)],
+    length: Annotated[Tensor, reads("s", INDICES)],
     tokens: int,
     drafts: int,
     *,
-    table: Tensor | None = None,
-    slots: Tensor | None = None,
-    y: Tensor | None = None,
-    lengths: Tensor | None = None,
-    places: Tensor | None = None,
+    table: Annotated[Tensor, reads("v n k", INDICES)] | None = None,
+    slots: Annotated[Tensor, reads("b", INDICES)] | None = None,
+    y: Annotated[Tensor, writes("b m i", INDICES)] | None = None,
+    lengths: Annotated[Tensor, writes("b m", INDICES)] | None = None,
+    places: Annotated[Tensor, updates("b a l", (torch.int64,), "place")] | None = None,
     block_s: int = H200["ngram_drafts"]["block_s"],
     block_i: int = H200["ngram_drafts"]["block_i"],
     num_warps: int = H200["ngram_drafts"]["warps"],
@@ -58,17 +62,6 @@ def ngram_drafts(
     """
     if tokens < 1 or drafts < 1:
         raise ParameterError(f"{drafts} drafts of {tokens} tokens were asked for; ask for at least 1 of each")
-    axes = sizes(
-        [
-            ("sequences", sequences, "s l", INDICES),
-            ("length", length, "s", INDICES),
-            ("table", table, "v n k", INDICES),
-            ("slots", slots, "b", INDICES),
-            ("y", y, "b m i", INDICES),
-            ("lengths", lengths, "b m", INDICES),
-            ("places", places, "b a l", (torch.int64,)),
-        ]
-    )
     rows, l = axes.get("b", axes["s"]), axes["l"]
     if axes.get("k", tokens) != tokens:
         raise ParameterError(f"{tokens} tokens were asked for, but the table has {axes['k']} to a row; ask for as many")

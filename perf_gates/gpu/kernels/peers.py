@@ -1,10 +1,10 @@
 """Kernels of other projects, compared with ours.
 
-Peers are Triton sources only, and not part of this repository: the folder holds their unpacked wheels and archives
-(`fla` and `einops`; `mamba_ssm/ops/triton` and `mamba_ssm/utils`; `vllm/model_executor/layers/mamba/ops`), each with its
-`dist-info`, from which `ratchet.peers` has the version. They are imported without their packages, whose initialisation
-needs CUDA extensions that nothing timed here uses. A missing peer is reported, and the others run. A peer's results are
-compared with ours before either is timed, and each launch of either has its own output, which
+Peers are Triton sources only, and not part of this repository: `python -m perf_gates.gpu.unpack_peers --into FOLDER`
+downloads them (`fla` and `einops`; `mamba_ssm/ops/triton` and `mamba_ssm/utils`; `vllm/model_executor/layers/mamba/ops`),
+each with its `dist-info`, from which `ratchet.peers` has the version. They are imported without their packages, whose
+initialisation needs CUDA extensions that nothing timed here uses. A missing peer is reported, and the others run. A peer's
+results are compared with ours before either is timed, and each launch of either has its own output, which
 `perf_gates.gpu.output_guard` checks.
 
     step        vLLM `selective_state_update`, tuned for this GPU if it ships such a file; fla `fused_recurrent`

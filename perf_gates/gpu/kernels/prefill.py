@@ -221,7 +221,7 @@ def timings(name: str, model: str) -> list[Timing]:
     timed, _ = WORK[name]
     return [
         Timing(model, f"{name}, {by}", 1, us, bytes_of_ours(model, f"{name}, {by}"))
-        for by, us in timed(peers(), model, True).items()
+        for by, us in timed(peers(), model, not is_compiling()).items()
     ]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from conformance.report.stream import Diagnosis
 from conformance.run.known import read_known
 from conformance.run.plan import Selection, plan
-from conformance.run.runner import Setting, run
+from conformance.run.results import Setting
+from conformance.run.runner import run
 from ssmspec_ref import attention, conv, delta, selective, ssd
 from ssmspec_ref.attention import KVState
 from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject

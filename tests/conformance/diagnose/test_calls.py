@@ -87,7 +87,7 @@ def test_searches_end_in_time_and_say_so() -> None:
     capability = Capability(past_22, NumericContract())
     clock = Clock(0)
     assert shrink(specification, capability, case, judge(specification, capability, case), clock=clock)[0] == case
-    assert clock.says("the smallest case") == ["the search for the smallest case ended after 0 s"]
+    assert clock.says("the smallest case") == ["the search for the smallest case ended after 0 s of processor time"]
     assert needs(specification, capability, case, clock=Clock(0)) == ""
     with pytest.raises(SpecError, match="the time of this search is over"):
         limited(specification, Clock(0)).expected(specification.draw(case, capability.contract), capability.contract, None)

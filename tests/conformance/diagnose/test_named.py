@@ -11,7 +11,7 @@ import pytest
 from conformance.faults.misbehaving.conduct import tree_as_chain
 from conformance.faults.rollback.commits import rows_before
 from conformance.judge.figures import apart, ratio
-from conformance.run import runner
+from conformance.run import causes
 from ssmspec_ref import delta, packed, selective, ssd
 from ssmspec_ref.shapes import Array
 
@@ -178,7 +178,7 @@ ALWAYS = {
 @pytest.mark.nightly  # causes are searched for in dozens of cases; test_several.py has quicker pairs
 @pytest.mark.parametrize("name", ALWAYS)
 def test_two_bugs_that_every_call_shows_are_told_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "APART", 600.0)
+    monkeypatch.setattr(causes, "APART", 600.0)
     run, operation, words = ALWAYS[name]
     told = [found.facts["behaves"] for found in diagnosed(Bug(run, operation, ()))]
     assert len(told) == len(words), told

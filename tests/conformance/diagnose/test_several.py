@@ -11,7 +11,7 @@ import pytest
 from conformance.adapters import reference
 from conformance.diagnose.observe import observe
 from conformance.report.failure_groups import grouped
-from conformance.run import runner
+from conformance.run import causes
 from conformance.suite import find
 from conformance.suite.specification import Expected
 from ssmspec_ref import conv, ssd
@@ -106,10 +106,10 @@ def test_a_search_that_breaks_keeps_the_report(monkeypatch: pytest.MonkeyPatch) 
     def breaks(*given: object) -> None:
         raise AssertionError("a bug of the suite")
 
-    monkeypatch.setattr(runner, "causes_apart", breaks)
+    monkeypatch.setattr(causes, "causes_apart", breaks)
     found = list(diagnosed(Bug(partial(scan, (late_B,), ()), "ssd.scan", ())))
     assert found
-    assert all(runner.SEARCH_BROKE in one.facts["search"] for one in found)
+    assert all(causes.SEARCH_BROKE in one.facts["search"] for one in found)
     assert all("a bug of the suite" in one.facts["search"] for one in found)
     assert all(LATE in one.facts["behaves"] for one in found)
 

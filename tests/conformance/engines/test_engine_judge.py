@@ -1,7 +1,9 @@
 """The judge over an engine of a few lines: what passes, what a fault shrinks to, what is never green."""
 
+import itertools
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -18,7 +20,7 @@ from conformance.engines.judge.smallest import Smallest
 from conformance.engines.laws import Finding, cut, lossless
 from conformance.engines.protocol import Answer, Options, Request, Started
 from conformance.engines.schedules import LENGTHS, lengths
-from conformance.engines.table import show
+from conformance.engines.table import show, write
 from conformance.main import main
 from ssmspec_ref.errors import SpecError
 
@@ -108,6 +110,37 @@ def test_a_fault_is_shrunk_to_its_smallest_schedule(fault: str, law: str, lines:
         assert failure.schedule[0].startswith("round 0, request 0: prompt [")
         assert failure.schedule[0].count(",") == 4  # three tokens
         assert failure.schedule[0].endswith("most 2")  # the second token of the answer is wrong
+
+
+def test_a_run_that_stops_early_says_which_configurations_it_left_and_is_not_green(tmp_path: Path) -> None:
+    asked = {"plain": Options(), **SPECULATING, "chunk-8": Options(chunk=8), "cache": Options(cache=True)}
+    found = Judge(lambda: Few("long"), "model", None, 8, shrinking=0.0, most=1).run(asked)
+    assert len(found.failures) == 1
+    assert found.not_run == ["chunk-8", "cache"]
+    assert not found.green
+    console = Console(file=StringIO(), width=160)
+    show(console, {"model": found})
+    said = "the run stopped early; these configurations were not run: chunk-8, cache"
+    assert said in console.file.getvalue()  # type: ignore[attr-defined]
+    write(tmp_path / "report.json", "few", {"model": found}, 0)
+    told = json.loads((tmp_path / "report.json").read_text())["checkpoints"]["model"]
+    assert (told["not_run"], told["green"]) == (["chunk-8", "cache"], False)
+    assert not Judge(lambda: Few("long"), "model", None, 8, shrinking=0.0, most=2).run(asked).not_run
+
+
+def test_what_was_left_is_not_green_whatever_passed() -> None:
+    found = judged("", 8)
+    found.not_run = ["cache"]
+    assert not found.green
+
+
+def test_a_busy_machine_shrinks_a_schedule_as_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load is simulated: between two looks at a clock on the wall an hour passes."""
+    idle = judged("batch").failures
+    wall = itertools.count(0, 3600)
+    for name in ("monotonic", "perf_counter", "time"):
+        monkeypatch.setattr(time, name, lambda: float(next(wall)))
+    assert judged("batch").failures == idle
 
 
 def test_a_fault_that_needs_what_came_before_is_shrunk_with_it() -> None:
@@ -365,6 +398,8 @@ def test_a_table_in_a_file_or_a_pipe_is_as_wide_as_its_names(terminal: bool) -> 
         (("--drafter", "no/such"), "--drafter no/such has no use: the small checkpoints have drafters of their own"),
         (("--dtype", "fp32"), "--dtype is 'fp32' (did you mean 'float32'?); it must be one of float32, bfloat16, float64"),
         (("--model", "no/such"), "--model no/such is not a folder; give the folder of a checkpoint"),
+        (("-x", "--max-failures", "2"), "--max-failures 2 has no use: -x stops at the first failure; omit it, or omit -x"),
+        (("--max-failures", "0"), "--max-failures"),
     ],
 )
 def test_what_does_not_exist_is_refused_before_an_engine_starts(

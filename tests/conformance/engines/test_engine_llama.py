@@ -137,6 +137,17 @@ def test_what_is_built_is_not_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "convert.py").read_text() == (ADAPTER.parent / "convert_llama.py").read_text()
 
 
+def test_a_folder_of_somebody_else_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files were removed, with all that they held, if --into named a folder that was there."""
+    monkeypatch.setattr(build_llama.subprocess, "run", lambda *given, **named: pytest.fail("something was run"))
+    monkeypatch.setattr("sys.argv", ["build_llama.py", "--into", str(tmp_path / "work")])
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.tex").touch()
+    with pytest.raises(SystemExit, match="holds files that this script did not make"):
+        build_llama.main()
+    assert [path.name for path in tmp_path.rglob("*")] == ["work", "thesis.tex"]
+
+
 def test_another_distribution_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(words: list[str], check: bool) -> None:
         (Path(words[words.index("--dest") + 1]) / "llama_cpp_python-0.3.36.tar.gz").write_bytes(b"another")

@@ -19,18 +19,20 @@ from ssmspec_fast.cli.generate import SHIPPED
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.serve.app import Limits, Service
+from ssmspec_fast.serve.chat.template import template_of
 from ssmspec_fast.serve.logits import Logged
 from ssmspec_fast.serve.server import Server
-from ssmspec_fast.serve.template import template_of
 
 MODEL = "bpe-drafter"
 CONTEXT = 256
 
 
 @lru_cache
-def engine_of(slots: int, drafter: str | None = "lookup", folder: Path = SHIPPED / MODEL) -> Generator:
+def engine_of(
+    slots: int, drafter: str | None = "lookup", folder: Path = SHIPPED / MODEL, piece: int | None = 256
+) -> Generator:
     """Kept for all tests: a server that has ended leaves its engine as it found it."""
-    return Parts(folder, drafter, acceptance="naive", slots=slots, cache=CONTEXT, engine=Logged).load()
+    return Parts(folder, drafter, acceptance="naive", slots=slots, cache=CONTEXT, engine=Logged, piece=piece).load()
 
 
 @dataclass
@@ -93,8 +95,9 @@ class Ask:
         return {"model": MODEL, "prompt": self.prompt, "max_tokens": self.count, **sampled, **stops, "extra_body": extra}
 
     def alone(self) -> tuple[tuple[int, ...], str]:
-        """Tokens and text by an engine with one slot that decodes plainly; a stop string is looked for in the text."""
-        engine = engine_of(1, None)
+        """Tokens and text by an engine with one slot that reads the prompt at once and decodes plainly; a stop string is
+        looked for in the text."""
+        engine = engine_of(1, None, piece=None)
         assert engine.tokenizer is not None
         settings = Settings(self.count, engine.engine.model.config.eos, (), self.sampling, self.seed)
         found = engine.generate([self.prompt], settings).completions[0]

@@ -11,8 +11,9 @@ import pytest
 
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.cli.generate import SHIPPED
-from ssmspec_fast.serve.template import template_of
+from ssmspec_fast.serve.chat.template import template_of
 
+from ..stored import STORED, store
 from .serving import MODEL, Ask, Running, engine_of, serving
 
 TEMPLATE = (
@@ -104,3 +105,25 @@ def test_a_template_is_found_in_its_own_file_first(tmp_path: Path) -> None:
     assert tokenizer.decode(found.tokens([{"role": "user", "content": "x"}])) == "in a file"
     assert template_of(SHIPPED / MODEL, tokenizer) is None
     assert template_of(folder, None) is None
+
+
+@pytest.mark.parametrize("stored", ["a truncation", "a padding"])
+def test_a_chat_has_the_tokens_of_the_same_completion_in_any_order(stored: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, chat_template=TEMPLATE)
+    store(folder, **STORED[stored])
+    extra = {"return_token_ids": True}
+    with serving(folder=folder) as running, running.client() as client:
+
+        def chat() -> Any:
+            turns = [{"role": "user", "content": "x = "}]
+            return client.chat.completions.create(model=MODEL, messages=turns, temperature=0, max_tokens=4, extra_body=extra)  # type: ignore[arg-type]
+
+        found = [chat()]
+        text = "<s>user: x = \nassistant:"
+        whole = client.completions.create(model=MODEL, prompt=text, temperature=0, max_tokens=4, extra_body=extra)
+        found.append(chat())
+        wanted = engine_of(1, None).encode(text)
+        assert whole.choices[0].prompt_token_ids == wanted  # type: ignore[attr-defined]
+        for one in found:
+            assert one.choices[0].prompt_token_ids == wanted
+            assert one.choices[0].token_ids == whole.choices[0].token_ids  # type: ignore[attr-defined]

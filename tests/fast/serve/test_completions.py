@@ -12,7 +12,7 @@ from ssmspec_fast.cli.generate import SHIPPED
 from ssmspec_fast.engine import traces
 from ssmspec_fast.engine.requests import Settings
 
-from .serving import MODEL, Ask, Running, engine_of, said, serving
+from .serving import MODEL, Ask, Running, engine_of, said, serving, together
 
 PROMPT = "def mean(values):\n    return values[0] + values[1] + "
 
@@ -42,6 +42,14 @@ def test_a_completion_is_what_the_engine_gives_alone(client: openai.OpenAI, ask:
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(tokens), 24)
     again = client.completions.create(**ask.body | {"prompt": tokens})
     assert said(again) == said(found)
+
+
+def test_a_prompt_that_is_read_in_pieces_is_completed_as_a_whole_one() -> None:
+    asks = [Ask(PROMPT * 8, 12), Ask("x = ", 40), Ask(PROMPT, 6)]
+    with serving(generator=engine_of(4, piece=64)) as running:
+        most = len(engine_of(1, None, piece=None).encode(asks[0].prompt))
+        assert most > 2 * 64
+        assert [said(one) for one in together(running, asks)] == [ask.alone() for ask in asks]
 
 
 def test_accepted_and_rejected_drafts_are_counted(client: openai.OpenAI, running: Running) -> None:

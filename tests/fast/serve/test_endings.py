@@ -151,6 +151,7 @@ def test_an_engine_that_stops_is_told_and_not_waited_for(monkeypatch: pytest.Mon
 def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     (tmp_path / "held").touch()
     words = ["--checkpoint", MODEL, "--port", "0", "--slots", "2", "--context", "512", "--api-key", "k"]
+    words += ["--drain", "200"]
     command = [sys.executable, "-c", HELD, str(tmp_path / "held"), *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
         try:
@@ -175,7 +176,7 @@ def test_sigterm_lets_what_runs_and_waits_end_and_takes_no_more(
         work = [pool.submit(client.completions.create, **ask.body) for ask in asks[1:]]
 
         def taken() -> bool:
-            figures = client._client.get(f"{url}/metrics").text
+            figures = client._client.get(f"{url}/metrics", headers={"Authorization": "Bearer k"}).text
             return all(
                 f"ssmspec_{state}_completions {count}" in figures for state, count in (("running", 2.0), ("waiting", 4.0))
             )
@@ -188,9 +189,9 @@ def test_sigterm_lets_what_runs_and_waits_end_and_takes_no_more(
         assert [said(one.result()) for one in work] == [ask.alone() for ask in asks[1:]]
         with pytest.raises(openai.APIConnectionError):
             client.completions.create(**Ask("x").body)
-    assert started.wait(60) == -signal.SIGTERM
+    assert started.wait(60) == 0
     assert started.stderr is not None
-    assert "Traceback" not in started.stderr.read()
+    assert started.stderr.read() == ""
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,15 @@ def test_sigterm_lets_what_runs_and_waits_end_and_takes_no_more(
         ([], "no checkpoint was given; give --checkpoint FOLDER"),
         (["--checkpoint", "nowhere"], "nowhere"),
         (["--checkpoint", MODEL, "--queue", "3"], "--queue is 3; it must be 16 or more"),
+        (["--checkpoint", MODEL, "--per-client", "3"], "--per-client is 3; it must be 16 or more"),
+        (["--checkpoint", MODEL, "--prefill-chunk", "65"], "pieces of prompts have 65 tokens; give a multiple of 64"),
+        (["--checkpoint", MODEL, "--proxy", "*"], "--proxy is '*'; give an address, or a network"),
+        (["--checkpoint", MODEL, "--known-host", "a.example:80"], "--known-host is 'a.example:80'; give a name"),
         (["--checkpoint", MODEL, "--api-key", ""], "the API key is empty"),
+        (
+            ["--checkpoint", MODEL, "--queue", "1000000000"],
+            "connections need 1000000584 open files, but this",
+        ),
     ],
 )
 def test_a_server_that_cannot_start_says_why_in_a_line(words: list[str], text: str) -> None:
@@ -207,20 +216,6 @@ def test_a_server_that_cannot_start_says_why_in_a_line(words: list[str], text: s
     assert found.exit_code == REFUSED
     assert text in found.stderr
     assert len(found.stderr.splitlines()) == 1
-
-
-def test_it_listens_at_this_machine_alone_unless_it_is_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, words = list[Any](), ["--checkpoint", MODEL, "--port", "0"]
-
-    def run(self: Any, sockets: Any) -> None:
-        asked.append(sockets[0].getsockname()[0])
-        sockets[0].close()
-
-    monkeypatch.setattr("ssmspec_fast.serve.server.Server.run", run)
-    assert CliRunner().invoke(app, words).stderr == ""
-    assert "warning: no --api-key" in CliRunner().invoke(app, [*words, "--host", "0.0.0.0"]).stderr
-    assert CliRunner().invoke(app, [*words, "--host", "0.0.0.0"], env={"SSMSPEC_API_KEY": "k"}).stderr == ""
-    assert asked == ["127.0.0.1", "0.0.0.0", "0.0.0.0"]
 
 
 def test_without_the_extra_the_command_says_what_brings_it() -> None:

@@ -58,7 +58,7 @@ def test_500_requests_at_once_are_each_what_they_are_alone() -> None:
     asks = asks_of(100)
     wanted = [ask.alone() for ask in asks]
     assert len(set(wanted)) > 75
-    with serving(16, queue=300) as running:
+    with serving(16, queue=300, each=300) as running:
         assert differences(running, asks * 5, wanted * 5, max_retries=1000) == []
         refused = running.service.metrics.answers.labels(429)._value.get()
         assert refused > 0
@@ -108,9 +108,9 @@ def one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed of the first request is everybody's."""
     first = list[Any]()
 
-    def settings(budget: int, ends: Any, stop: Any, sampling: Any, seed: Any) -> Settings:
+    def settings(budget: int, ends: Any, stop: Any, sampling: Any, seed: Any, *more: Any) -> Settings:
         first.append(seed)
-        return Settings(budget, ends, stop, sampling, first[0])
+        return Settings(budget, ends, stop, sampling, first[0], *more)
 
     monkeypatch.setattr(app, "Settings", settings)
 
@@ -150,9 +150,9 @@ def answers_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is heard by the call that began last."""
     real, last = Call.__init__, list[Call]()
 
-    def init(self: Call, worker: Any, metrics: Any, make: Any) -> None:
+    def init(self: Call, *given: Any) -> None:
         last.append(self)
-        real(self, worker, metrics, make)
+        real(self, *given)
 
     def hear(self: Call, piece: Any) -> None:
         if piece.text:

@@ -1,5 +1,6 @@
 """Stop strings: where the text ends depends on the text alone, not on how tokens and windows cut it."""
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from ssmspec_fast.models.tokenizer import LOST
 from ssmspec_fast.serve import writer as module
+from ssmspec_fast.serve.stops import Stop
 from ssmspec_fast.serve.writer import Writer
 
 
@@ -117,3 +119,33 @@ def test_an_end_of_sequence_has_no_text() -> None:
 
 def test_bytes_that_are_no_letter_come_at_the_end() -> None:
     assert written([b"a", b"\xe2\x86"], []) == ("a" + LOST, "", 2)
+
+
+REPEATING = st.text("ab", max_size=40)
+
+
+@given(REPEATING, st.lists(st.text("ab", min_size=1, max_size=12), max_size=4), CUTS)
+def test_stop_strings_that_repeat_themselves_are_found_where_they_end(text: str, stops: list[str], cuts: list[int]) -> None:
+    law(text, stops, cuts)
+
+
+def starts_anew(self: Stop, length: int, letter: str) -> int:
+    """A letter that does not continue the stop string begins it again, whatever the text ends with."""
+    return length + 1 if self.text[length % len(self.text)] == letter else int(self.text[0] == letter)
+
+
+def test_a_planted_search_that_forgets_what_the_text_ends_with_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert written([b"aab"], ["aab"])[:2] == ("", "aab")
+    assert written([b"aaab"], ["aab"])[:2] == ("a", "aab")
+    monkeypatch.setattr(Stop, "after", starts_anew)
+    assert written([b"aab"], ["aab"])[:2] == ("", "aab")
+    assert written([b"aaab"], ["aab"])[:2] != ("a", "aab")
+
+
+@pytest.mark.parametrize("stops", [["a" * 100_000 + "b"], ["ab" * 50_000, "c" * 100_000], [f"b{n}" for n in range(1000)]])
+def test_a_long_stop_string_or_many_take_no_longer_than_the_text(stops: list[str]) -> None:
+    """10 s is a thousand times what it takes; looking for each beginning of the stop string at each token takes hours."""
+    begun = time.monotonic()
+    shown, stop, _ = written([b"a"] * 1000, stops)
+    assert (shown, stop) == ("a" * 1000, "")
+    assert time.monotonic() - begun < 10

@@ -54,7 +54,7 @@ def side(name, us):
 def test_side(which, benchmark):
     over, under = side("over", 2374 * SLOWER), side("under", 2000)
     bench = Bench(over, under, lambda: side("over", 1.08 * 2374 * SLOWER), Clock(), lambda: None, MACHINE, lambda: 1980)
-    held = {name_of(place(CORE, w)): Bar(us, 0.001, "") for w, us in (("over", 2374.0), ("under", 2000.0))}
+    held = {name_of(place(CORE, w)): Bar(us, 0.001) for w, us in (("over", 2374.0), ("under", 2000.0))}
     faults = run(benchmark, CORE, which, bench, GATES, Bars({}, "", held))
     assert not faults, "; ".join(faults)
 '''
@@ -124,5 +124,5 @@ def test_every_pair_has_both_sides_held_or_is_listed_as_unmeasured() -> None:
     from perf_gates.ratchet.bars import name_of
     from perf_gates.timed.place import place
 
-    both = {name_of(place(core, which)): Bar(us, 0.001, "") for which, us in (("over", 30.0), ("under", 20.0))}
+    both = {name_of(place(core, which)): Bar(us, 0.001) for which, us in (("over", 30.0), ("under", 20.0))}
     assert best_of(core, Bars({}, "", both)) == 1.5

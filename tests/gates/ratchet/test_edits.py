@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from perf_gates import cli
-from perf_gates.closure.carried import same
+from perf_gates.digest import texts
 from perf_gates.machine import kernels_hash
-from perf_gates.ratchet import accepting, bars, baselines, launchers, peers
+from perf_gates.ratchet import accepting, bars, baselines, peers
 from perf_gates.ratchet.outcome import Outcome, outcome
 from perf_gates.verdicts import gates
-from perf_gates.verdicts.measured import FURTHER, PARTS, At, Results
-from perf_gates.verdicts.verdict import Verdict, sources
+from perf_gates.verdicts.measured import FURTHER, PARTS, TODAY, Results
+from perf_gates.verdicts.value import sources
+from perf_gates.verdicts.verdict import Verdict
 
 GATES = gates.load()
 COMMITTED = Results(cli.RESULTS)
@@ -133,7 +133,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "another GPU": (on_machine(gpu="NVIDIA H100 80GB HBM3"), "made on NVIDIA H100 80GB HBM3, not NVIDIA H200"),
     "another torch": (on_machine(torch="2.13.0+cu130"), "was made with torch 2.13.0+cu130, not 2.11.0"),
     "another Triton": (on_machine(triton="3.7.1"), "was made with triton 3.7.1, not 3.6.0"),
-    "other kernels": (on_machine(kernels="0" * 16, code="0" * 16), "which are not the current ones"),
+    "other kernels": (on_machine(kernels="0" * 16, commit="0" * 40), "are not recorded"),
     "not a number": (not_a_number, "nan"),
     "more memory": (more_memory, "larger"),
     "a slower copy": (slow_copy, "copy/1: slower"),
@@ -226,13 +226,12 @@ def test_bars_are_those_of_the_committed_results() -> None:
     assert (made.run, made.commits) == (BARS.run, BARS.commits)
     assert made.commits["papers"] != made.commits["steps"], "parts that were measured at two commits name both"
     assert made.times.keys() == BARS.times.keys()
-    other = [name for name, bar in BARS.times.items() if replace(bar, code="") != replace(made.times[name], code="")]
+    other = [name for name, bar in BARS.times.items() if bar != made.times[name]]
     assert {name.partition("/")[0] for name in other} == {"bench"}
     assert [
         m.how for m in bars.moved(BARS, made.times, GATES.limits, GATES.slacks) if m.how not in ("faster", "smaller")
     ] == []
     assert made.missed.keys() <= BARS.missed.keys(), "a cell that misses its target by its limits still does"
-    assert [name for name, bar in BARS.times.items() if not same(bar.code, made.times[name].code)] == []
 
 
 def in_llama(_part: str, t: dict[str, Any]) -> bool:
@@ -288,7 +287,7 @@ def test_a_slower_copy_is_no_better_baseline(tmp_path: Path) -> None:
 def peer_version(version: str | None) -> Edit:
     def edit(parts: Parts) -> None:
         machine = parts["bench"]["machine"]
-        machine["commit"] = "a later one"
+        machine |= {"commit": "a later one", "kernels": kernels_hash(), "code": texts.text()}
         if version:
             machine["peers"] = {"transformers": version}
 
@@ -320,17 +319,8 @@ def test_the_head_of_a_part_names_its_peers() -> None:
     assert peers.head("steps") == {}
     assert peers.head("bench") == {"peers": {"transformers": metadata.version("transformers")}}
     assert peers.installed("no such package") == peers.UNKNOWN
-    timed = {(at.part, name) for at in COMMITTED.timings if (name := peers.peer(at))}
-    assert timed == {(part, name) for part, named in peers.PEERS.items() for name in named}
-
-
-def test_every_measurement_names_a_launcher_of_the_package_and_peers_none() -> None:
-    named = {at: launchers.launcher(at) for at in COMMITTED.timings}
-    assert {*named.values()} - {""} <= launchers.known()
-    assert {"", "ssd_scan", "ssd_window", "ssd_tree_scan", "delta_chunked", "delta_tree", "linear_rows"} <= {*named.values()}
-    assert all(not name for at, name in named.items() if at.operation.endswith(("vLLM", "fla")))
-    with pytest.raises(LookupError, match="no launcher's measurement"):
-        launchers.launcher(At("steps", "mamba2-2.7b", "guess", 1))
+    timed = {(at.part, name) for at in COMMITTED.timings if at.part != TODAY and (name := peers.peer(at))}
+    assert timed == {(part, name) for part, named in peers.PEERS.items() if part != TODAY for name in named}
 
 
 def test_no_bar_is_accepted_without_a_reason_or_of_another_gpu(tmp_path: Path) -> None:
@@ -350,6 +340,6 @@ def test_every_bar_has_a_slack_with_its_reason() -> None:
 def test_why_prints_what_stands_behind_a_figure() -> None:
     found = CliRunner().invoke(cli.app, ["why", "snakes-1, 5 tokens over 1, batch 4"])
     assert found.exit_code == 0
-    for word in ("figure", "target", "over", "under", "limit", "steps.json, code now", "last good", "floor", "reason"):
+    for word in ("figure", "target", "over", "under", "limit", "steps.json, made at", "last good", "floor", "reason"):
         assert word in found.output
     assert CliRunner().invoke(cli.app, ["why", "no such row"]).exit_code == 2

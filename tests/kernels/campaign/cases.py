@@ -12,8 +12,8 @@ ELSEWHERE = {"test_compiled.py", "test_interpreter.py", "test_model_shapes.py", 
 COUNTED = "test_counted.py"
 """The kernels that `gates.toml` counts the bytes of, which the file does not import."""
 NOT_CODE = {"traffic_bytes", "tile"}
-LENDERS = ("far_cases", "test_outputs")
-"""Files with arguments of many kernels for tests that name none of them themselves."""
+EVERY = "calls"
+"""The file that draws a call of every launcher, for tests that name none of them themselves."""
 
 
 def leaf(node: ast.ImportFrom) -> str:
@@ -36,13 +36,13 @@ def users(package: Path) -> dict[str, set[str]]:
 
 @cache
 def named(tests: Path) -> dict[str, set[str]]:
-    """The test files that import a kernel's module, or one of `LENDERS`, which do; and `COUNTED`."""
+    """The test files that import a kernel's module, and `COUNTED`; under the name `EVERY` those of all kernels."""
     found: dict[str, set[str]] = {}
     for file in tests.glob("test_*.py"):
         nodes = imports(file)
-        for lender in {leaf(node) for node in nodes} & {*LENDERS}:
-            nodes += imports(tests / f"{lender}.py")
         for node in nodes:
+            if leaf(node) == EVERY:
+                found.setdefault(EVERY, set()).add(file.name)
             if not (node.module or "").startswith("ssmspec_kernels"):
                 continue
             for name in [leaf(node), *(alias.name for alias in node.names)]:
@@ -62,7 +62,7 @@ def tests_of(kernel: str, package: Path, tests: Path, seconds: Mapping[str, floa
     ordered: list[str] = []
     seen, layer = {kernel}, {kernel}
     while layer:
-        files = {f for k in layer for f in by_kernel.get(k, ())} - set(ordered)
+        files = {f for k in {*layer, EVERY} for f in by_kernel.get(k, ())} - set(ordered)
         ordered += sorted(files, key=lambda f: (f != f"test_{kernel}.py", seconds.get(f, 0.0), f))
         layer = {u for k in layer for u in uses[k]} - seen
         seen |= layer

@@ -4,72 +4,63 @@
     function    its name; where several modules have one of that name, with a hash of it
     statement   by a hash of its text: a simple one, the head of one that holds others, a signature, or a constant's value
 
-Texts are those of `perf_gates.closure`: without formatting, and with locals and parameters numbered in their function. So a
+A text has no formatting, and numbers for the names that its function owns; every other name that it reads is left out. So a
 break is found again after a move of the file, another name of the module or of a local.
 """
 
 import ast
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, count
+from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
-
-from perf_gates.closure.hashes import digest
-from perf_gates.closure.names import Key, Parameter, Reference, Template
-from perf_gates.closure.package import Definition, Package
-from perf_gates.closure.scopes import fresh
-from perf_gates.closure.template import Writer, shape
 
 HEADS = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 Span = tuple[int, int]
 
 
-@cache
-def package_of(folder: Path) -> Package:
-    return Package(folder)
+def digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]
 
 
-@cache
-def writer_of(folder: Path, module: str, name: str, method: str) -> Writer:
-    """A writer that knows the numbers of all names of a function, or of none outside functions."""
-    package = package_of(folder)
-    definition = Definition(module, name)
-    writer, node = Writer(package, definition), package.statements(definition)[0]
-    if method:
-        assert isinstance(node, ast.ClassDef)
-        node = next(s for s in node.body if isinstance(s, ast.FunctionDef) and s.name == method)
-    if isinstance(node, ast.FunctionDef):
-        writer.function, writer.numbers = node, fresh()
-        writer.scopes = [writer.scope(node.args, node.body)]
-        writer.statements(node.body)
-    return writer
+class Numbered(ast.NodeTransformer):
+    """Numbers in place of the names that a function owns: its parameters, then its locals by their first place."""
+
+    def __init__(self, function: ast.AST | None) -> None:
+        nodes = [] if function is None else [*ast.walk(function)]
+        arguments = [n for n in nodes if isinstance(n, ast.arg)]
+        stored = [n for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
+        inner = [n for n in nodes if isinstance(n, ast.FunctionDef) and n is not function]
+        places = [(n.lineno, n.col_offset, n.arg) for n in arguments] + [(n.lineno, n.col_offset, n.id) for n in stored]
+        names = [name for *_, name in sorted([*places, *((n.lineno, n.col_offset, n.name) for n in inner)])]
+        self.numbers = {name: f"_{number}" for number, name in enumerate(dict.fromkeys(names))}
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self.numbers.get(node.id, "_"), node.ctx)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        annotation = node.annotation and self.visit(node.annotation)
+        return ast.arg(self.numbers.get(node.arg, "_"), annotation)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self.generic_visit(node)
+        node.name = self.numbers.get(node.name, "_")
+        return node
+
+    def text(self, node: ast.AST) -> str:
+        return ast.unparse(ast.fix_missing_locations(self.visit(deepcopy(node))))
 
 
-def text_of(writer: Writer, node: ast.stmt, head: bool) -> str:
-    """A statement, or the head of one, as text. Raises: UnresolvedError."""
-    writer.made, writer.numbers = Template(), count(10_000)
-    if isinstance(node, ast.FunctionDef) and head:
-        scopes, writer.scopes = writer.scopes, []
-        writer.sequence(node.decorator_list)
-        writer.signature(node.args, lambda _: "")
-        writer.annotation(node.returns)
-        writer.scopes = scopes
-    else:
-        writer.statements([node])
-    return " ".join(_told(token) for token in writer.made.tokens)
-
-
-def _told(token: object) -> str:
-    match token:
-        case Key(text=text):
-            return repr(text)
-        case Reference():
-            return "@"
-        case Parameter():
-            return ""
-    return str(token)
+def definition_text(node: ast.AST) -> str:
+    """A whole definition, without its docstrings."""
+    node = deepcopy(node)
+    for part in ast.walk(node):
+        if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:
+            part.body = part.body[1:] or [ast.Pass()]
+    return Numbered(node if isinstance(node, ast.FunctionDef) else None).text(node)
 
 
 @dataclass(frozen=True)
@@ -89,6 +80,8 @@ class Owner:
     name: str
     method: str
     parts: tuple[Part, ...]
+    node: ast.AST = field(compare=False)
+    whole: ast.AST = field(compare=False)
 
 
 class Statements:
@@ -104,14 +97,14 @@ class Statements:
         for node in body:
             match node:
                 case ast.FunctionDef():
-                    yield Owner(node.name, "", (self._part(node, True), *self._inside(node.body)))
+                    yield Owner(node.name, "", (self._part(node, True), *self._inside(node.body)), node, node)
                 case ast.ClassDef():
                     for inner in (s for s in node.body if isinstance(s, ast.FunctionDef)):
-                        yield Owner(node.name, inner.name, (self._part(inner, True), *self._inside(inner.body)))
+                        yield Owner(node.name, inner.name, (self._part(inner, True), *self._inside(inner.body)), inner, node)
                 case ast.Assign(targets=[ast.Name(id=name) | ast.Tuple(elts=[ast.Name(id=name), *_])]):
-                    yield Owner(name, "", (self._part(node, False),))
+                    yield Owner(name, "", (self._part(node, False),), node, node)
                 case ast.AnnAssign(target=ast.Name(id=name)):
-                    yield Owner(name, "", (self._part(node, False),))
+                    yield Owner(name, "", (self._part(node, False),), node, node)
 
     def _inside(self, body: list[ast.stmt]) -> Iterator[Part]:
         """The statements of a body and of those inside them, in order."""
@@ -150,16 +143,14 @@ class Names:
     """The names of the breaks of a package."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.files: dict[Path, Statements] = {}
-        self.known: dict[tuple[Path, Owner], list[str]] = {}
-        homes = Counter(name for module in package_of(folder).modules.values() for name in module.statements)
-        self.several = {name for name, modules in homes.items() if modules > 1}
+        self.files = {file: Statements(file.read_bytes()) for file in sorted(folder.rglob("*.py"))}
+        self.known: dict[tuple[Path, Owner], tuple[Numbered, list[str]]] = {}
+        self.hashed: dict[Owner, str] = {}
+        homes = Counter(name for held in self.files.values() for name in {owner.name for owner in held.owners})
+        self.several = {name for name, files in homes.items() if files > 1}
 
     def at(self, file: Path, span: Span) -> tuple[Owner, int]:
         """The definition that holds some bytes, and which of its statements. Raises: LookupError for none."""
-        if file not in self.files:
-            self.files[file] = Statements(file.read_bytes())
         for owner in self.files[file].owners:
             places = [i for i, part in enumerate(owner.parts) if part.start <= span[0] and span[1] <= part.end]
             if places:
@@ -170,30 +161,32 @@ class Names:
         """The name of the definition; where several modules have it, with a hash of what it is."""
         owner, _ = self.at(file, span)
         told = f"{owner.name}.{owner.method}".removesuffix(".")
-        if owner.name not in self.several:
-            return told
-        return f"{told}~{digest(shape(package_of(self.folder), Definition(self.module(file), owner.name)))[:8]}"
+        if owner.name in self.several and owner not in self.hashed:
+            self.hashed[owner] = digest(definition_text(owner.whole))[:8]
+        return f"{told}~{self.hashed[owner]}" if owner.name in self.several else told
 
     def name(self, file: Path, span: Span, kind: str, text: str) -> str:
         """Raises: LookupError for bytes of no statement, SyntaxError for a text that is no code there."""
         owner, at = self.at(file, span)
-        part, texts = owner.parts[at], self.texts(file, owner)
-        after = text_of(self.writer(file, owner), self.files[file].read(part, (span, text.encode())), part.head)
+        numbered, texts = self.texts(file, owner)
+        after = numbered.text(self.files[file].read(owner.parts[at], (span, text.encode())))
         which = texts[:at].count(texts[at])
         return f"{self.owner(file, span)}#{digest(texts[at])[:8]}.{which}:{kind}:{digest(after)[:8]}"
 
-    def writer(self, file: Path, owner: Owner) -> Writer:
-        return writer_of(self.folder, self.module(file), owner.name, owner.method)
-
-    def module(self, file: Path) -> str:
-        return ".".join(file.relative_to(self.folder).with_suffix("").parts)
-
-    def texts(self, file: Path, owner: Owner) -> list[str]:
-        """The statements of a definition as texts."""
+    def texts(self, file: Path, owner: Owner) -> tuple[Numbered, list[str]]:
+        """What numbers the names of a definition, and its statements as texts."""
         if (file, owner) not in self.known:
-            held, writer = self.files[file], self.writer(file, owner)
-            self.known[file, owner] = [text_of(writer, held.read(part), part.head) for part in owner.parts]
+            numbered = Numbered(owner.node if isinstance(owner.node, ast.FunctionDef) else None)
+            self.known[file, owner] = numbered, [numbered.text(self.files[file].read(part)) for part in owner.parts]
         return self.known[file, owner]
+
+    def hashes(self) -> dict[str, str]:
+        """Of every module that defines something, by its own name: a hash that a comment, a name or a move leaves."""
+        return {
+            file.stem: digest("\n".join(sorted({digest(definition_text(owner.whole)) for owner in held.owners})))
+            for file, held in self.files.items()
+            if held.owners
+        }
 
 
 def function_of(name: str) -> str:

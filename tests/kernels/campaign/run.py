@@ -25,11 +25,10 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Self, TypeVar
 
-from perf_gates.closure.hashes import of_modules
 from perf_gates.machine import kernels_hash
 from tests.kernels.campaign.cases import tests_of
 from tests.kernels.campaign.draw import Break, draw, found, redraw
-from tests.kernels.campaign.keys import package_of
+from tests.kernels.campaign.keys import names_of
 from tests.kernels.campaign.places import PACKAGE, Place, find, located
 from tests.kernels.campaign.table import EQUIVALENT
 
@@ -183,9 +182,7 @@ def commit() -> str:
 
 def module_hashes() -> dict[str, str]:
     """Of every module of the package by its own name: of what it defines, so that a comment, a name or a move leaves it."""
-    package = package_of(PACKAGE)
-    named = {module.name.rpartition(".")[2]: module for module in package.modules.values() if module.statements}
-    return {name: of_modules(package, module.name) for name, module in sorted(named.items())}
+    return names_of(PACKAGE).hashes()
 
 
 def carried(results: Path, out: Path, places: Sequence[Place], each: int) -> tuple[list[Break], dict[str, int], list[str]]:

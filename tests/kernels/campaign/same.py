@@ -17,7 +17,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perf_gates.closure.hashes import kernels
 from perf_gates.static import catalogue
 from perf_gates.static.capture import build
 from perf_gates.static.compiled import launches_on
@@ -25,15 +24,18 @@ from perf_gates.static.same_code import KERNELS, of_tree
 from tests.kernels.campaign.draw import Break, found
 from tests.kernels.campaign.places import PACKAGE, Place, find, located
 from tests.kernels.campaign.table import load
+from tests.kernels.mutants import sources
 
 HOPPER, MOST = 90, 4
 
 
 def users(file: str) -> set[str]:
-    """The launchers that run something of a file of the package."""
-    closures, module = kernels(), Path(file).stem
-    inside = {d for d in closures.package.definitions() if d.module.rpartition(".")[2] == module}
-    return {d.name for d in closures.launchers if not inside.isdisjoint(closures.reached(d))}
+    """What is defined by a file of the package, and by all that imports it: its launchers are among it."""
+    held = sources(PACKAGE)
+    found = {name for name in held if name.rpartition(".")[2] == Path(file).stem}
+    while more := {name for name, source in held.items() if source.imports & found} - found:
+        found |= more
+    return {defined for name in found for defined, *_ in held[name].spans}
 
 
 def holding(place: Place) -> dict[str, str]:

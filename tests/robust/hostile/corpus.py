@@ -14,7 +14,7 @@ import numpy as np
 
 from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
 
-PARTS = ("processes", "lines", "texts", "declarations", "outputs", "programs")
+PARTS = ("processes", "lines", "texts", "declarations", "outputs", "folders", "programs")
 REFUSED = "refused"
 """The way of failing of an adapter that is refused before its first case."""
 

@@ -93,3 +93,17 @@ def ends_while_it_loads() -> Any:
     import os
 
     os._exit(0)
+
+
+@factory(REFUSED, said="the limits of the axis t are 0 to 0, and no size is within", quick=True)
+def has_no_size_within_its_limits() -> Adapter:
+    """Nothing can be drawn within its limits."""
+    return declares(wrong, limits=(Limits(sizes={"t": (0, 0)}),))
+
+
+@factory(REFUSED, said="no size is within 5 to 3", quick=True)
+def has_limits_that_its_process_reversed() -> Adapter:
+    """It is loaded well, and its process declares other limits."""
+    made = declares(wrong)
+    object.__setattr__(made.subjects[0].capabilities["ssd.scan"].limits, "sizes", {"t": (5, 3)})
+    return made

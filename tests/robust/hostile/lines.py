@@ -51,6 +51,7 @@ def said(number: int = 1, **parts: Any) -> Any:
         "failed": "",
         "said": "",
         "place": "cpu",
+        "spent": 0.0,
     }
     return ["d", whole | parts]
 
@@ -123,6 +124,13 @@ def answers_twice(*given: Any) -> Any:
 def sends_a_verdict(*given: Any) -> Any:
     """Sends an answer that says that it has passed."""
     write(message(said(1, verdict="pass", kind="")))
+    return wrong(*given)
+
+
+@attack("garbled", said="not a number of seconds", quick=True)
+def sends_less_than_no_time(*given: Any) -> Any:
+    """Says that it worked for less than no time, so that searches for causes never end."""
+    write(message(said(1, spent=-1e9)))
     return wrong(*given)
 
 

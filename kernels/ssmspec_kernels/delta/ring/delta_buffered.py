@@ -37,11 +37,13 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ...launch import FLOATS, INDICES, overlapped, strides
+from ...launch import overlapped, strides
+from ...row import Axes, Lengths, Slots, launcher
 from ...shared.cursors import check_window, flushes, is_due
 from ...shared.dots import dot_both, dot_onto_right
 from ...shared.flush_order import MOST
 from ...shared.tuning import H200
+from .. import delta_inputs as delta
 from ..delta_inputs import check_inputs, gates, load_gate_params, slot_of, window_strides
 from ..delta_scan import traffic_bytes as scan_bytes
 from ..delta_window import check_one_type, from_state, last, norms, scores, state_after
@@ -79,24 +81,26 @@ def traffic_bytes(
     )
 
 
+@launcher
 def delta_buffered(
-    S: Tensor,
+    axes: Axes,
+    S: delta.State,
     ring: Ring,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: delta.Gates,
+    beta: delta.Strengths,
     *,
     window: int | None = None,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: delta.GateBias | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+    out: delta.Outputs | None = None,
     block_v: int | None = None,
     rows: int | None = None,
     stages: int | None = None,
@@ -116,8 +120,7 @@ def delta_buffered(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
-    more = ("lengths", lengths, "b", INDICES), ("out", out, "b t h v", FLOATS), *ring.arguments(g.dim() == 4)
-    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
     check_one_type(q, k, v)
     ring.check_type(k)
     b, t, groups, h = (axes[a] for a in "btgh")
@@ -137,7 +140,7 @@ def delta_buffered(
         grid = triton.cdiv(axes["v"], 32 * each), h, b
         in_turn = b <= MOST and (several_rounds(prod(grid)) if flushed_first is None else flushed_first)
         delta_buffered_short_kernel[grid](
-            S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
+            S, q, k, v, g, beta, A, dt_bias, slots, lengths, *ring.tensors, o,
             window_strides(S, q, k, v, g, beta, o), ring.strides(), *strides(dt_bias, 1), scale, eps, b,
             T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, L2_NORM=l2_norm, CAPACITY=ring.capacity,
             WINDOW=window, BLOCK_L=block_l, TILES=each, BLOCK_B=triton.next_power_of_2(b) if in_turn else 0,
@@ -152,7 +155,7 @@ def delta_buffered(
     whole = max(16, triton.next_power_of_2(axes["k"]))
     streams = g.dim() == 3 and axes["k"] == whole and axes["v"] % block == 0
     _delta_buffered_kernel[(triton.cdiv(axes["v"], block), h, b)](
-        S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
+        S, q, k, v, g, beta, A, dt_bias, slots, lengths, *ring.tensors, o,
         window_strides(S, q, k, v, g, beta, o), ring.strides(), *strides(dt_bias, 1), scale, eps,
         T=t, K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
         SPLIT=q.dtype == torch.bfloat16, DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity, WINDOW=window,

@@ -34,9 +34,11 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ...launch import FLOATS, INDICES, overlapped, strides
+from ...launch import overlapped, strides
+from ...row import Axes, Lengths, Slots, launcher
 from ...shared.strides import DeltaStepStrides, KeyStrides, OneGroupStrides, OneHeadStrides
 from ...shared.tuning import H200
+from .. import delta_inputs as delta
 from ..delta_inputs import check_inputs, gates, load_gate_params, slot_of
 from ..delta_scan import traffic_bytes as scan_bytes
 from ..delta_window import check_one_type, last, norms
@@ -72,24 +74,26 @@ def traffic_bytes(
     return scan + flushes * h * k * v * state + entries * entry_bytes(g, h, k, v, io=io, u=u, channel=channel)
 
 
+@launcher
 def delta_buffered_step(
-    S: Tensor,
+    axes: Axes,
+    S: delta.State,
     ring: Ring,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
+    q: delta.Keys,
+    k: delta.Keys,
+    v: delta.Values,
+    g: delta.Gates,
+    beta: delta.Strengths,
     *,
     output_only: bool = True,
-    A: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    A: delta.Decay | None = None,
+    dt_bias: delta.GateBias | None = None,
     l2_norm: bool = True,
     scale: float | None = None,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+    out: delta.Outputs | None = None,
     block_v: int | None = None,
     rows: int = H200["delta_buffered_step"]["rows"],
     stages: int = H200["delta_buffered_step"]["stages"],
@@ -103,8 +107,7 @@ def delta_buffered_step(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (a window of more than one token), before anything is written.
     """
-    more = ("lengths", lengths, "b", INDICES), ("out", out, "b t h v", FLOATS), *ring.arguments(g.dim() == 4)
-    axes, scale = check_inputs(S, q, k, v, g, beta, A, dt_bias, slots, scale, eps, *more)
+    scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
     check_one_type(q, k, v)
     ring.check_type(k)
     b, t, groups, h = (axes[a] for a in "btgh")
@@ -124,7 +127,7 @@ def delta_buffered_step(
     stride = DeltaStepStrides(KeyStrides(*strides(S, 3)), of_q, of_k, of_v, of_g, of_beta, of_o)
     if fits and (b * h < FEW if short is None else short):
         delta_step_short_kernel[(triton.cdiv(axes["v"], 32), h, b)](
-            S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
+            S, q, k, v, g, beta, A, dt_bias, slots, lengths, *ring.tensors, o,
             stride, ring.strides(), *strides(dt_bias, 1), scale, eps,
             K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, L2_NORM=l2_norm, CAPACITY=ring.capacity,
             BLOCK_L=block_l, BLOCK_K=whole, num_warps=1, **overlapped(S.device),
@@ -134,7 +137,7 @@ def delta_buffered_step(
     block = block_v or tile(axes["v"], b * h, block_l, may_stream)
     streams = may_stream and axes["v"] % block == 0
     _delta_buffered_step_kernel[(triton.cdiv(axes["v"], block), h, b)](
-        S, q, k, v, g, beta, A, dt_bias, slots, lengths, ring.u, ring.k, ring.g, ring.origin, ring.held, o,
+        S, q, k, v, g, beta, A, dt_bias, slots, lengths, *ring.tensors, o,
         stride, ring.strides(), *strides(dt_bias, 1), scale, eps,
         K=axes["k"], V=axes["v"], HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm, OUTPUT_ONLY=output_only,
         SPLIT=q.dtype == torch.bfloat16, DENSE=S.stride(2) == axes["v"], CAPACITY=ring.capacity, BLOCK_L=block_l,

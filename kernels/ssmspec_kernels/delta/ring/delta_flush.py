@@ -7,16 +7,19 @@ once for all layers (`cursors.commit_flush`). Layout: S_0 (s, h, k, v), the ring
 Bound by the bytes of the state: one read, one write.
 """
 
+from typing import Annotated
+
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ...launch import FLOATS, INDICES, check_pool, divides, sizes, strides
+from ...launch import check_pool, divides, strides
+from ...row import Axes, Only, Slots, launcher
 from ...shared.strides import KeyStrides
 from ...shared.tuning import H200
+from ..delta_inputs import State
 from ..delta_window import last, norms, state_after
 from .delta_ring import Ring, entry_bytes, load_history
 
@@ -28,14 +31,16 @@ def traffic_bytes(
     return 2 * len(held) * h * k * v * state + sum(held) * entry_bytes(g, h, k, v, io=io, u=u, channel=channel)
 
 
+@launcher
 def delta_flush(
-    S: Tensor,
-    ring: Ring,
+    axes: Axes,
+    S: State,
+    ring: Annotated[Ring, Only()],
     rows: int,
     *,
     l2_norm: bool = True,
     eps: float = 1e-6,
-    slots: Tensor | None = None,
+    slots: Slots | None = None,
     block_v: int | None = None,
     num_warps: int | None = None,
 ) -> None:
@@ -43,15 +48,13 @@ def delta_flush(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    arguments = [("S", S, "s h k v", FLOATS), ("slots", slots, "b", INDICES), *ring.arguments(ring.g.dim() == 4)]
-    axes = sizes(arguments)
     divides(axes["g"], axes["h"])
     if rows < 1 or axes.get("b", rows) != rows or not eps > 0:
         raise ParameterError(f"rows and eps are {rows} and {eps}; give the number of slots, and eps > 0")
     check_pool(axes["s"], rows, slots)
     block = block_v or max(16, min(triton.next_power_of_2(axes["v"]), H200["delta_flush"]["block_v"]))
     _delta_flush_kernel[(triton.cdiv(axes["v"], block), axes["h"], rows)](
-        S, slots, ring.u, ring.k, ring.g, ring.origin, ring.held,
+        S, slots, *ring.tensors,
         KeyStrides(*strides(S, 3)), ring.strides(), eps,
         K=axes["k"], V=axes["v"], HEADS_PER_KEY=axes["h"] // axes["g"], CHANNEL=ring.g.dim() == 4, L2_NORM=l2_norm,
         SPLIT=ring.k.dtype == torch.bfloat16, CAPACITY=ring.capacity,

@@ -8,14 +8,15 @@ its storage type is the `ring` of the numeric contract.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import triton
 import triton.language as tl
-from torch import Tensor, float32
+from torch import Tensor
 
 from ssmspec_ref.errors import PrecisionError
 
-from ...launch import FLOATS, INDICES, Argument
+from ...row import FP32, points, updates
 from ...shared.dots import dot_both, dot_left
 from ...shared.strides import DeltaRingStrides, EntryGroupStrides, EntryStrides
 
@@ -24,25 +25,20 @@ from ...shared.strides import DeltaRingStrides, EntryGroupStrides, EntryStrides
 class Ring:
     """u (s, l, h, v), raw k (s, l, g, k), g (s, l, h) or (s, l, h, k); `cursors` updates origin and held (s)."""
 
-    u: Tensor
-    k: Tensor
-    g: Tensor
-    origin: Tensor
-    held: Tensor
+    u: Annotated[Tensor, updates("s l h v", size="u")]
+    k: Annotated[Tensor, updates("s l g k", size="io")]
+    g: Annotated[Tensor, updates("s l h | s l h k", FP32, "fp32")]
+    origin: Annotated[Tensor, points("s")]
+    held: Annotated[Tensor, points("s")]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors in the order of the kernels' arguments."""
+        return self.u, self.k, self.g, self.origin, self.held
 
     @property
     def capacity(self) -> int:
         return self.u.shape[1]
-
-    def arguments(self, channel: bool) -> list[Argument]:
-        """The arguments for `launch.sizes`."""
-        return [
-            ("ring.u", self.u, "s l h v", FLOATS),
-            ("ring.k", self.k, "s l g k", FLOATS),
-            ("ring.g", self.g, "s l h k" if channel else "s l h", (float32,)),
-            ("ring.origin", self.origin, "s", INDICES),
-            ("ring.held", self.held, "s", INDICES),
-        ]
 
     def strides(self) -> DeltaRingStrides:
         u, k, g = (x.stride()[:3] for x in (self.u, self.k, self.g))

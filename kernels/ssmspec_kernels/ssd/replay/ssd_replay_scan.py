@@ -21,7 +21,7 @@ Source: Snakes and Ladders, section 3.1 and algorithm 2; along a tree path, STre
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import triton
@@ -30,16 +30,18 @@ from torch import Tensor
 
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch, Unsupported
 
-from ...launch import FLOATS, INDICES, overlapped, strides
+from ...launch import overlapped, strides
+from ...row import Ancestors, Axes, Lengths, Slots, launcher, points, updates
 from ...shared.dots import dot_inputs, dot_left, dot_right
 from ...shared.double_buffer import check_halves
 from ...shared.strides import MaskStrides, PathStrides, RingStrides, constant
 from ...shared.tree_nodes import seen_nodes
 from ...shared.tuning import H200
+from .. import ssd_inputs as ssd
 from ..ring.ssd_ring import entry_strides
 from ..ring.ssd_state_tile import CHANNELS, has_many_tiles, tiles_per_program
 from ..ssd_inputs import (
-    check_inputs,
+    Inputs,
     check_one_type,
     load_rows,
     skip_strides,
@@ -71,10 +73,10 @@ class CacheTensors(NamedTuple):
 class Cache:
     """x (s, l, h, p), raw dt (s, l, h), B (s, l, g, n) of two windows, l = 2 c, as they were given; half (s), 0 or 1."""
 
-    x: Tensor
-    dt: Tensor
-    B: Tensor
-    half: Tensor
+    x: Annotated[Tensor, updates("s l h p", size="io")]
+    dt: Annotated[Tensor, updates("s l h", size="io")]
+    B: Annotated[Tensor, updates("s l g n", size="io")]
+    half: Annotated[Tensor, points("s")]
 
     @property
     def tensors(self) -> CacheTensors:
@@ -110,26 +112,28 @@ def traffic_bytes(
     return scan + written + entries * io * (h * p + g * n + h) + (b * t * t if tree else 0)
 
 
+@launcher
 def ssd_replay_scan(
-    S: Tensor,
+    axes: Axes,
+    S: ssd.State,
     cache: Cache,
-    advanced: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    advanced: Annotated[Tensor, points("b")],
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
     *,
-    path: Tensor | None = None,
-    ancestors: Tensor | None = None,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    path: Annotated[Tensor, points("b k")] | None = None,
+    ancestors: Ancestors | None = None,
+    D: ssd.Skip | None = None,
+    z: ssd.Heads | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+    out: ssd.Outputs | None = None,
     block_p: int | None = None,
     program_p: int | None = None,
     num_warps: int | None = None,
@@ -144,13 +148,7 @@ def ssd_replay_scan(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow, Unsupported, before anything is written.
     """
-    given = check_inputs(
-        S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out,
-        ("cache.x", cache.x, "s l h p", FLOATS), ("cache.dt", cache.dt, "s l h", FLOATS),
-        ("cache.B", cache.B, "s l g n", FLOATS), ("cache.half", cache.half, "s", INDICES),
-        ("advanced", advanced, "b", INDICES), ("path", path, "b k", INDICES), ("lengths", lengths, "b", INDICES),
-        ("ancestors", ancestors, "b t j", (torch.bool,)),
-    )  # fmt: skip
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     (b, t, h, p, n, g), axes = given.sizes, given.axes
     check_one_type(x=x, B=B, C=C, **{"cache.x": cache.x, "cache.B": cache.B})
     if cache.dt.dtype != dt.dtype:

@@ -36,12 +36,13 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ...launch import INDICES
+from ...row import Axes, Lengths, Slots, launcher
 from ...shared.cursors import check_window, flushes, is_due
 from ...shared.dots import dot_inputs, dot_left, dot_onto, dot_right
 from ...shared.functions import silu
 from ...shared.tuning import H200
-from ..ssd_inputs import Inputs, check_heads, check_inputs, load_rows, skip_strides, step_size, window_strides
+from .. import ssd_inputs as ssd
+from ..ssd_inputs import Inputs, check_heads, load_rows, skip_strides, step_size, window_strides
 from ..ssd_scan import traffic_bytes as scan_bytes
 from .ssd_buffered_short import MOST_TOKENS, launch_short
 from .ssd_ring import Ring, entry_bytes, load_at, place
@@ -73,24 +74,26 @@ def traffic_bytes(
     )
 
 
+@launcher
 def ssd_buffered(
-    S: Tensor,
+    axes: Axes,
+    S: ssd.State,
     ring: Ring,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
     *,
     window: int | None = None,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: ssd.Skip | None = None,
+    z: ssd.Heads | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+    out: ssd.Outputs | None = None,
     block_p: int | None = None,
     program_p: int | None = None,
     heads: int | None = None,
@@ -110,8 +113,7 @@ def ssd_buffered(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, RingOverflow (capacity < 2 window), before anything is written.
     """
-    more = [("lengths", lengths, "b", INDICES), *ring.arguments()]
-    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     t = given.axes["t"]
     ring.check_types(x, B, C)
     window = t if window is None else window

@@ -37,13 +37,15 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ...launch import INDICES, overlapped, strides
+from ...launch import overlapped, strides
+from ...row import Axes, Lengths, Slots, launcher
 from ...shared.dots import dot_onto
 from ...shared.functions import silu
 from ...shared.load_fence import hold_layout
 from ...shared.strides import OneGroupStrides, OneHeadStrides, StateStrides, StepStrides
 from ...shared.tuning import H200
-from ..ssd_inputs import check_inputs, skip_strides, step_size
+from .. import ssd_inputs as ssd
+from ..ssd_inputs import Inputs, skip_strides, step_size
 from ..ssd_scan import traffic_bytes as scan_bytes
 from .ssd_ring import Ring, entry_bytes, load_at, place
 
@@ -61,24 +63,26 @@ def traffic_bytes(
     return scan + flushes * h * p * n * state + entries * entry_bytes(h, p, n, g, io=io)
 
 
+@launcher
 def ssd_buffered_step(
-    S: Tensor,
+    axes: Axes,
+    S: ssd.State,
     ring: Ring,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    x: ssd.Heads,
+    dt: ssd.PerHeads,
+    A: ssd.Decay,
+    B: ssd.Projs,
+    C: ssd.Projs,
     *,
     output_only: bool = True,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
+    D: ssd.Skip | None = None,
+    z: ssd.Heads | None = None,
+    dt_bias: ssd.PerHead | None = None,
     dt_softplus: bool = True,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
-    slots: Tensor | None = None,
-    lengths: Tensor | None = None,
-    out: Tensor | None = None,
+    slots: Slots | None = None,
+    lengths: Lengths | None = None,
+    out: ssd.Outputs | None = None,
     block_p: int | None = None,
     program_p: int | None = None,
     num_warps: int | None = None,
@@ -92,8 +96,7 @@ def ssd_buffered_step(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError (a window of more than one token), before anything is written.
     """
-    more = [("lengths", lengths, "b", INDICES), *ring.arguments()]
-    given = check_inputs(S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots, out, *more)
+    given = Inputs(axes, S, x, dt, A, B, C, D, z, dt_bias, dt_softplus, dt_limit, slots)
     b, t, h, p, n, _ = given.sizes
     ring.check_types(x, B, C)
     if t != 1:

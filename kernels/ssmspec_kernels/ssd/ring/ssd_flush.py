@@ -8,17 +8,17 @@ Bound by the bytes of the state: one read, one write.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ...launch import FLOATS, INDICES, check_pool, divides, sizes, strides
+from ...launch import check_pool, divides, strides
+from ...row import Axes, Only, Slots, launcher
 from ...shared.tuning import H200
-from ..ssd_inputs import load_rows
+from ..ssd_inputs import Decay, State, load_rows
 from .ssd_ring import Ring, entry_bytes, fold, place
 
 
@@ -27,13 +27,15 @@ def traffic_bytes(held: Sequence[int], h: int, p: int, n: int, g: int, *, state:
     return 2 * len(held) * h * p * n * state + sum(held) * entry_bytes(h, p, n, g, io=io)
 
 
+@launcher
 def ssd_flush(
-    S: Tensor,
-    ring: Ring,
-    A: Tensor,
+    axes: Axes,
+    S: State,
+    ring: Annotated[Ring, Only()],
+    A: Decay,
     rows: int,
     *,
-    slots: Tensor | None = None,
+    slots: Slots | None = None,
     block_p: int | None = None,
     num_warps: int | None = None,
 ) -> None:
@@ -41,8 +43,6 @@ def ssd_flush(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
-    state = ("S", S, "s h p n", FLOATS), ("A", A, "h", (torch.float32,)), ("slots", slots, "b", INDICES)
-    axes = sizes([*state, *ring.arguments()])
     h, p, n = (axes[k] for k in "hpn")
     divides(axes["g"], h)
     if rows < 1 or axes.get("b", rows) != rows:

@@ -15,13 +15,14 @@ differences of large sums.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import triton
 import triton.language as tl
-from torch import Tensor, float32
+from torch import Tensor
 
-from ...launch import FLOATS, INDICES, Argument, strides
+from ...launch import strides
+from ...row import FP32, points, updates
 from ...shared.dots import dot_onto
 from ...shared.strides import EntryGroupStrides, EntryStrides, RingStrides
 from ..ssd_inputs import check_one_type, load_rows
@@ -41,11 +42,11 @@ class RingTensors(NamedTuple):
 class Ring:
     """x (s, l, h, p), dt (s, l, h), B (s, l, g, n); `cursors` updates origin and held (s)."""
 
-    x: Tensor
-    dt: Tensor
-    B: Tensor
-    origin: Tensor
-    held: Tensor
+    x: Annotated[Tensor, updates("s l h p", size="io")]
+    dt: Annotated[Tensor, updates("s l h", FP32, "fp32")]
+    B: Annotated[Tensor, updates("s l g n", size="io")]
+    origin: Annotated[Tensor, points("s")]
+    held: Annotated[Tensor, points("s")]
 
     @property
     def capacity(self) -> int:
@@ -60,16 +61,6 @@ class Ring:
     def strides(self) -> RingStrides:
         """The strides of x, dt and B."""
         return entry_strides(self.x, self.dt, self.B)
-
-    def arguments(self) -> list[Argument]:
-        """The arguments for `launch.sizes`."""
-        return [
-            ("ring.x", self.x, "s l h p", FLOATS),
-            ("ring.dt", self.dt, "s l h", (float32,)),
-            ("ring.B", self.B, "s l g n", FLOATS),
-            ("ring.origin", self.origin, "s", INDICES),
-            ("ring.held", self.held, "s", INDICES),
-        ]
 
     def check_types(self, x: Tensor, B: Tensor, C: Tensor) -> None:
         """Raises: PrecisionError unless the ring stores x and B in their types, and they and C have one type."""

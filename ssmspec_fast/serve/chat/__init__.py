@@ -1,0 +1,1 @@
+"""Chats: the template of a folder, and the process that renders it."""
