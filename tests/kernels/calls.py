@@ -27,7 +27,7 @@ def launchers() -> Iterator[tuple[str, ModuleType]]:
     for found in pkgutil.walk_packages(ssmspec_kernels.__path__, "ssmspec_kernels."):
         module = importlib.import_module(found.name)
         for name, value in vars(module).items():
-            if inspect.isfunction(value) and hasattr(value, "__wrapped__") and value.__module__ == module.__name__:
+            if inspect.isfunction(value) and hasattr(value, "row") and value.__module__ == module.__name__:
                 yield name, module
 
 
