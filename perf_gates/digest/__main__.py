@@ -23,10 +23,10 @@ from typing import Any
 
 from . import trees
 from .record import (
+    BY_ENGINE,
     CUDA,
     FILE,
     LOST,
-    OUTSIDE_GRAPHS,
     Current,
     Part,
     Record,
@@ -44,10 +44,8 @@ from .trees import Recorded
 
 RESULTS = FILE.parent
 PARTS = (*(part for share in trees.SHARES for part in share), CUDA.partition("/")[0])
-WHOLE = ("equality", "trained", "model_shapes", "sanitized", "lossless", "peers_today", "real_text_a", "real_text_b")
+WHOLE = ("bench", "equality", "trained", "model_shapes", "sanitized", "lossless", "peers_today", "real_text_a", "real_text_b")
 """Results of all launchers, or of some by name: they depend on the revision of the kernels."""
-LOST_PARTS = ("bench",)
-"""Parts of an engine that name their commit only."""
 PAGES = (
     ("-m", "perf_gates.static.compiled", "--write"),
     ("-m", "perf_gates.report.kernel_table", str(RESULTS), "--write"),
@@ -58,7 +56,7 @@ PAGES = (
 
 def heads(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """The machine of every result."""
-    files = ((name, results / f"{name}.json") for name in (*PARTS, *LOST_PARTS, *WHOLE))
+    files = ((name, results / f"{name}.json") for name in (*PARTS, *WHOLE))
     return {name: json.loads(file.read_text())["machine"] for name, file in files if file.exists()}
 
 
@@ -94,10 +92,9 @@ class Revisions:
         """All measurements of a part, or those of some names."""
         made = Part(machine["commit"], machine["torch"], machine.get("timing", ""))
         own, _, of = CUDA.partition("/")
-        try:
-            tree = self.tree(made.commit)
-        except trees.Unproven:
+        if not trees.held(made.commit):
             return replace(made, why=LOST)
+        tree = self.tree(made.commit)
         if name == own:
             return replace(made, calls={of: f"{cuda_text(tree / 'perf_gates')} -"})
         if names is None:
@@ -115,7 +112,7 @@ class Revisions:
         return kernels, Revision(commit, calls)
 
     def engine(self, commit: str) -> list[str]:
-        return [commit, engine_text(self.tree(commit) / "ssmspec_fast")]
+        return [commit, engine_text(self.tree(commit) / "ssmspec_fast") if trees.held(commit) else LOST]
 
 
 def ids(results: Path = RESULTS) -> dict[str, str]:
@@ -139,25 +136,31 @@ def updated(record: Record, revisions: Revisions, now: Current) -> Record:
     """
     parts = {
         name: record.parts[name]
-        if name in record.parts and record.parts[name].commit == machine["commit"]
+        if name in record.parts and record.parts[name].commit == machine["commit"] and trees.held(machine["commit"])
         else revisions.part(name, machine)
         for name, machine in heads().items()
-        if name in (*PARTS, *LOST_PARTS)
+        if name in PARTS
     }
     wanted = ids()
-    known = {name: one for name, one in record.revisions.items() if name in wanted}
+    known = {
+        name: one if trees.held(one.commit) else Revision(one.commit, why=LOST)
+        for name, one in record.revisions.items()
+        if name in wanted
+    }
     for name, commit in wanted.items():
-        if name not in known:
+        if name not in known and not trees.held(commit):
+            known[name] = Revision(commit, why=LOST)
+        elif name not in known:
             made, found = revisions.revision(commit)
             if made != name:
                 raise trees.Unproven(f"a result names the kernels {name}, but those of its commit {commit[:7]} are {made}")
             known[name] = found
     engines = {
         name: record.engines[name]
-        if record.engines.get(name, [""])[0] == machine["commit"]
+        if record.engines.get(name, [""])[0] == machine["commit"] and trees.held(machine["commit"])
         else revisions.engine(machine["commit"])
         for name, machine in heads().items()
-        if name in OUTSIDE_GRAPHS
+        if name in BY_ENGINE
     }
     held = replace(record, text=text(), parts=parts, revisions=known, engines=engines)
     return replace(held, stale=stale(held, now))
@@ -191,6 +194,8 @@ def carried(record: Record, revisions: Revisions, now: Current) -> dict[str, lis
     for name, part in record.parts.items():
         compared(part.commit, [name], {f"{name}/{of}": call.split()[0] for of, call in part.calls.items()}, calls)
     for one in record.revisions.values():
+        if one.why:
+            continue
         compared(one.commit, [], revisions.recorded(one.commit, trees.asked([], entries=True))["entries"], now.entries)
     return found
 
@@ -223,21 +228,22 @@ def checked(record: Record, revisions: Revisions, names: Iterable[str] | None = 
     for name, part in record.parts.items():
         own = [of for of in wanted or () if of.startswith(f"{name}/")]
         if part.why:
-            try:
-                revisions.tree(part.commit)
-            except trees.Unproven:
-                continue
-            yield f"{name}: {part.why} {part.commit[:7]} is recorded, but git does"
+            if trees.held(part.commit):
+                yield f"{name}: {part.why} {part.commit[:7]} is recorded, but git does"
         elif wanted is None or own:
             again = revisions.part(name, {"commit": part.commit, "torch": part.torch, "timing": part.timing}, own or None)
             found = {f"{name}/{of}": call for of, call in again.calls.items()}
             told = {f"{name}/{of}": call for of, call in part.calls.items() if not own or f"{name}/{of}" in own}
             if again.why:
-                raise trees.Unproven(f"{again.why} {part.commit[:7]}; fetch the whole history (`git fetch --unshallow`)")
+                yield f"{name}: {again.why} {part.commit[:7]}, whose calls are recorded"
+                continue
             yield from (f"{of}: {told.get(of)} is recorded, not {call}" for of, call in found.items() if told.get(of) != call)
             yield from (f"{of}: is recorded, and was not measured" for of in told.keys() - found.keys())
     for name, one in record.revisions.items() if wanted is None else ():
-        if revisions.revision(one.commit) != (name, one):
+        if one.why == LOST:
+            if trees.held(one.commit):
+                yield f"kernels {name}: {LOST} {one.commit[:7]} is recorded, but git does"
+        elif not trees.held(one.commit) or revisions.revision(one.commit) != (name, one):
             yield f"kernels {name}: not those of {one.commit[:7]}"
     if wanted is None:
         now = carried(replace(record, same_code={}), revisions, current())

@@ -12,6 +12,11 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+UNTIMED = ("serve", "adapters")
+"""Folders of the engine that no timed run imports."""
+UNTOLD = ("ctx", "kind", "type_comment")
+"""Fields of a syntax tree that follow from others, or from the text."""
+
 
 def digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:16]
@@ -26,7 +31,18 @@ def package(name: str) -> Path:
 
 
 def of_files(files: Iterable[Path]) -> str:
-    return digest("\n".join(sorted(ast.unparse(_without_docstrings(ast.parse(file.read_bytes()))) for file in files)))
+    return digest("\n".join(sorted(_told(_without_docstrings(ast.parse(file.read_bytes()))) for file in files)))
+
+
+def _told(value: object) -> str:
+    """A syntax tree as text, the same on every version of Python: `ast.unparse` chooses the quotes of a formatted string by
+    version, and later versions have more fields, which are empty in code of today."""
+    if isinstance(value, list):
+        return f"[{' '.join(map(_told, value))}]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    fields = [(name, field) for name, field in ast.iter_fields(value) if field not in (None, []) and name not in UNTOLD]
+    return f"{type(value).__name__}({' '.join(f'{name}={_told(field)}' for name, field in fields)})"
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
@@ -60,8 +76,9 @@ def text() -> str:
 
 @functools.cache
 def engine_text(folder: Path | None = None) -> str:
-    """Of the engine, on which times outside a graph depend."""
-    return of_files((folder or package("ssmspec_fast")).rglob("*.py"))
+    """Of the engine, but for what no timed run imports."""
+    own = folder or package("ssmspec_fast")
+    return of_files(file for file in own.rglob("*.py") if file.relative_to(own).parts[0] not in UNTIMED)
 
 
 def cuda_text(folder: Path | None = None) -> str:

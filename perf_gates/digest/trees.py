@@ -66,6 +66,17 @@ def checkout() -> Path:
     return ROOT
 
 
+def held(revision: str) -> bool:
+    """Whether git holds a commit. Raises: Unproven in a shallow clone or without git, which do not tell."""
+    git = ["git", "-C", str(checkout())]
+    if subprocess.run([*git, "cat-file", "-e", f"{revision}^{{commit}}"], capture_output=True).returncode == 0:
+        return True
+    shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if shallow.stdout.strip() != "false":
+        raise Unproven(f"{revision} may lie in history that this clone lacks; run `git fetch --unshallow`")
+    return False
+
+
 def unpacked(revision: str, into: Path) -> Path:
     """The tree of a revision. Raises: Unproven for one that git does not hold."""
     git = ["git", "-C", str(checkout()), "archive", "--format=tar", revision]
