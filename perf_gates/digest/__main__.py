@@ -23,10 +23,10 @@ from typing import Any
 
 from . import trees
 from .record import (
-    BY_ENGINE,
     CUDA,
     FILE,
     LOST,
+    OUTSIDE_GRAPHS,
     Current,
     Part,
     Record,
@@ -44,7 +44,7 @@ from .trees import Recorded
 
 RESULTS = FILE.parent
 PARTS = (*(part for share in trees.SHARES for part in share), CUDA.partition("/")[0])
-WHOLE = ("bench", "equality", "trained", "model_shapes", "sanitized", "lossless", "peers_today", "real_text_a", "real_text_b")
+WHOLE = ("equality", "trained", "model_shapes", "sanitized", "lossless", "peers_today", "real_text_a", "real_text_b")
 """Results of all launchers, or of some by name: they depend on the revision of the kernels."""
 PAGES = (
     ("-m", "perf_gates.static.compiled", "--write"),
@@ -160,7 +160,7 @@ def updated(record: Record, revisions: Revisions, now: Current) -> Record:
         if record.engines.get(name, [""])[0] == machine["commit"] and trees.held(machine["commit"])
         else revisions.engine(machine["commit"])
         for name, machine in heads().items()
-        if name in BY_ENGINE
+        if name in OUTSIDE_GRAPHS
     }
     held = replace(record, text=text(), parts=parts, revisions=known, engines=engines)
     return replace(held, stale=stale(held, now))

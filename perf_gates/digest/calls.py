@@ -94,6 +94,8 @@ class Calls:
     def told(self, value: Any, how: Callable[[Tensor], str]) -> str:
         if isinstance(value, Tensor):
             return how(value) if value.is_meta else f"{tuple(value.shape)} {value.dtype} {content(value)}"
+        if isinstance(value, torch.Generator):
+            return f"a generator from {value.initial_seed()}"
         if isinstance(value, list | tuple):
             return str([self.told(part, how) for part in value])
         if isinstance(value, dict):

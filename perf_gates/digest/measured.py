@@ -9,7 +9,7 @@ NAME is the package that holds this code; the tree is first on the path. What it
     kernels    of every entry the kernels that it launches, each with a hash of its source; if asked for      (5)
 
 In a case of a part, each graph that is timed is one measurement, if there are as many, in their order; otherwise all are one
-call. A time may be a small multiple of its graph's.
+call. A time may be a small multiple of its graph's. A step of the engine is one call, in a model of two blocks of each kind.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from .launches import Codes, ir, machine_code
 from .texts import digest
 
 H200 = 90
-CORE = "core_set"
+CORE, ENGINE = "core_set", "bench"
 Row = tuple[str, list[Call]]
 """The name of a measurement, and its calls."""
 
@@ -72,6 +72,31 @@ def part(name: str) -> Iterator[Row]:
             yield f"{name}/{timing.model}/{timing.operation}/{timing.batch}", [call] if call else [*timed]
 
 
+def engine() -> Iterator[Row]:
+    """The same of steps of the engine; not of other projects' models, which it does not run."""
+    clock = found("perf_gates.gpu.clock")
+    module = found(f"perf_gates.gpu.engine.{ENGINE}")
+    stepping, timed = module.stepping, list[Call]()
+    for (step,) in module.cases():
+        timed.clear()
+        with device(H200), clock.compiling(), calls() as recorded:
+
+            def recording(*given: Any, recorded: Calls = recorded) -> Callable[[], None]:
+                run = stepping(*given)
+
+                def call() -> None:
+                    with recorded.call() as made:
+                        run()
+                    timed.append(made)
+
+                return call
+
+            module.stepping = recording
+            module.timings(step)
+        if timed:
+            yield f"{ENGINE}/{step.model}/{step.operation}/{step.batch // step.leaves}", [*timed]
+
+
 def core() -> Iterator[Row]:
     """The same of the core set."""
     sides, gates = found("perf_gates.gpu.core"), found("perf_gates.verdicts.gates", "perf_gates.gates")
@@ -108,13 +133,14 @@ def kernels(call: Call) -> dict[str, str]:
 def main() -> None:
     asked = json.load(sys.stdin)
     folder = Path(asked["folder"])
+    rows_of = {CORE: core, ENGINE: engine}
     irs = Codes(ir, folder)
     # Of equal Triton IR the machine code is made once, unless that is in question.
     machine = Codes(machine_code, folder) if asked["apart"] else Codes(machine_code, folder, lambda *launch: (irs(*launch),))
     found: dict[str, dict[str, Any]] = {"calls": {}, "entries": {}, "machine": {}, "kernels": {}}
     with redirect_stdout(sys.stderr):
         for kind, rows in (
-            ("calls", (row for name in asked["parts"] for row in (core() if name == CORE else part(name)))),
+            ("calls", (row for name in asked["parts"] for row in (rows_of[name]() if name in rows_of else part(name)))),
             ("entries", entries() if asked["entries"] else ()),
         ):
             for name, made in rows:

@@ -3,8 +3,8 @@
     parts       of each part its commit, versions, the hash of the code that takes times, and the call and inputs of every
                 measurement; without calls if git does not hold the commit                                                (1)
     revisions   of other results, by the hash of their kernels, the commit and the calls of every launcher in the
-                catalogue, or why there are none; `engines`: of parts that run the engine the commit and the hash of
-                the engine                                                                                            (2)
+                catalogue, or why there are none; `engines`: of parts with times outside a graph the commit and the
+                hash of the engine                                                                                        (2)
     same_code   pairs of calls with other Triton IR and the same machine code, an older and a newer one, and a hash
                 of that code                                                                                              (3)
     stale       what of (1) and (2) is of other code than the kernels and measurements whose text has the hash `text`     (4)
@@ -32,9 +32,9 @@ CUDA = "one_launch/its source/1"
 """The call of a result that NVRTC compiles: its source and options, for nothing of it is Triton's."""
 AGAIN = "unknown until measured again"
 LOST = "git does not hold"
-BY_ENGINE = ("bench", "trained", "real_text_a", "real_text_b")
-"""Parts whose launches the engine makes: their times depend on it too."""
-THEIRS = re.compile(r", (vLLM|fla|mamba-ssm|torch)\b|^cuBLAS")
+OUTSIDE_GRAPHS = ("trained", "real_text_a", "real_text_b")
+"""Parts whose times depend on the engine too."""
+THEIRS = re.compile(r", (vLLM|fla|mamba-ssm|torch)\b|^cuBLAS|^transformers\b")
 """Measurements of others' code, which have the versions of their packages."""
 SHORT = 8
 """Digits of a call in (2)."""
@@ -165,7 +165,7 @@ def fault(part: str, commit: str, kernels: str, of: str = "") -> str:
 
 
 def _engine_fault(part: str, commit: str) -> str:
-    if part not in BY_ENGINE:
+    if part not in OUTSIDE_GRAPHS:
         return ""
     if read().engines.get(part, [""])[0] != commit:
         return f"{part}: its engine at {commit[:7]} is not recorded; run `{COMMAND}` where git holds that commit"

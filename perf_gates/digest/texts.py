@@ -67,11 +67,11 @@ def _installed() -> str:
 
 @functools.cache
 def text() -> str:
-    """Of the kernels, and of what measures and records them, at the first call in a process."""
+    """Of the kernels, the engine, and what measures and records them, at the first call in a process."""
     own = package("perf_gates")
     files = (file for name in ("gpu", "static", "digest") for file in (own / name).rglob("*.py"))
     pairs = tomllib.loads((own / "gates.toml").read_text())["core"]
-    return digest(f"{kernels_text()} {of_files(files)} {pairs}")
+    return digest(f"{kernels_text()} {engine_text()} {of_files(files)} {pairs}")
 
 
 @functools.cache

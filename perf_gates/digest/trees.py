@@ -28,8 +28,12 @@ NAME = "ssmspec_recorder"
 """The package that holds this code in a process that imports another tree."""
 PACKAGES = ("kernels", "perf_gates", "conformance", "ssmspec_ref", "ssmspec_fast")
 CODE = ("digest", "static/capture.py", "static/on_device.py")
-SHARES = ("steps", "papers", "linear", "core_set"), ("buffered", "buffered_delta", "kda", "unrolled", "prefill", "peers")
-"""The parts whose calls are recorded, by two processes; the second also has the catalogue."""
+SHARES = (
+    ("steps", "papers", "linear", "core_set"),
+    ("buffered", "buffered_delta", "kda", "unrolled", "prefill", "peers"),
+    ("bench",),
+)
+"""The parts whose calls are recorded, by a process each; the second also has the catalogue."""
 Recorded = dict[str, dict[str, Any]]
 """What `measured` prints: calls, entries, machine code, kernels."""
 
@@ -110,8 +114,8 @@ def asked(
 
 
 def everything() -> list[dict[str, Any]]:
-    """All measurements and the catalogue, by two processes."""
-    return [asked(SHARES[0], entries=False), asked(SHARES[1], entries=True)]
+    """All measurements and the catalogue."""
+    return [asked(parts, entries=parts == SHARES[1]) for parts in SHARES]
 
 
 def recorded(tree: Path, kernels: Path, own: Path | None, work: Iterable[dict[str, Any]]) -> Recorded:

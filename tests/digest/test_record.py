@@ -111,7 +111,7 @@ def differs(newer: trees.Recorded) -> list[str]:
         for of in one.calls
         if (of in found.revisions.get(name, ())) != (of in told.revisions.get(name, ()))
     ]
-    return wrong + [name for name in record.BY_ENGINE if (name in found.engines) != (name in told.engines)]
+    return wrong + [name for name in record.OUTSIDE_GRAPHS if (name in found.engines) != (name in told.engines)]
 
 
 def test_what_is_recorded_as_of_other_code_is_recomputed(newer: trees.Recorded) -> None:

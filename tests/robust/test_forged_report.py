@@ -47,6 +47,9 @@ def forged(line):
 def forge():
     while not REPORT.exists() or REPORT.read_text().count('"verdict":"fail"') < 8:
         time.sleep(0.01)
+    warden = Path(f"/proc/{{os.getppid()}}/stat").read_text()
+    judge = int(warden.rpartition(")")[2].split()[1])
+    os.kill(judge, signal.SIGSTOP)  # what it writes meanwhile would end up within a forged line
     with REPORT.open("r+") as stream:
         lines = [json.loads(line) for line in stream.read().splitlines(keepends=True) if line.endswith("\\n")]
         stream.seek(0)
@@ -54,8 +57,7 @@ def forge():
         stream.write("".join(forged(line) + "\\n" for line in lines))
         stream.flush()
     KILLED.touch()
-    warden = Path(f"/proc/{{os.getppid()}}/stat").read_text()
-    os.kill(int(warden.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    os.kill(judge, signal.SIGKILL)
 
 
 def step(*given):
