@@ -94,7 +94,7 @@ class Calls:
     def told(self, value: Any, how: Callable[[Tensor], str]) -> str:
         if isinstance(value, Tensor):
             return how(value) if value.is_meta else f"{tuple(value.shape)} {value.dtype} {content(value)}"
-        if isinstance(value, torch.Generator):
+        if isinstance(value, torch._C.Generator):  # `torch.Generator` is another class on such a device
             return f"a generator from {value.initial_seed()}"
         if isinstance(value, list | tuple):
             return str([self.told(part, how) for part in value])

@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,17 @@ def part(name: str) -> Iterator[Row]:
             yield f"{name}/{timing.model}/{timing.operation}/{timing.batch}", [call] if call else [*timed]
 
 
-def engine() -> Iterator[Row]:
-    """The same of steps of the engine; not of other projects' models, which it does not run."""
+def engine(names: list[str] | None = None) -> Iterator[Row]:
+    """The same of steps of the engine, but not of other projects' models. `names`: only these."""
     clock = found("perf_gates.gpu.clock")
-    module = found(f"perf_gates.gpu.engine.{ENGINE}")
+    module, engines = found(f"perf_gates.gpu.engine.{ENGINE}"), found("perf_gates.gpu.engine.engines")
     stepping, timed = module.stepping, list[Call]()
     for (step,) in module.cases():
+        name = f"{ENGINE}/{step.model}/{step.operation}/{step.batch // step.leaves}"
+        if not wanted(name, names):
+            continue
         timed.clear()
+        engines._models.clear()  # each step draws its own weights, whichever step came before it
         with device(H200), clock.compiling(), calls() as recorded:
 
             def recording(*given: Any, recorded: Calls = recorded) -> Callable[[], None]:
@@ -94,7 +99,7 @@ def engine() -> Iterator[Row]:
             module.stepping = recording
             module.timings(step)
         if timed:
-            yield f"{ENGINE}/{step.model}/{step.operation}/{step.batch // step.leaves}", [*timed]
+            yield name, [*timed]
 
 
 def core() -> Iterator[Row]:
@@ -133,7 +138,7 @@ def kernels(call: Call) -> dict[str, str]:
 def main() -> None:
     asked = json.load(sys.stdin)
     folder = Path(asked["folder"])
-    rows_of = {CORE: core, ENGINE: engine}
+    rows_of: dict[str, Callable[[], Iterator[Row]]] = {CORE: core, ENGINE: partial(engine, asked["names"])}
     irs = Codes(ir, folder)
     # Of equal Triton IR the machine code is made once, unless that is in question.
     machine = Codes(machine_code, folder) if asked["apart"] else Codes(machine_code, folder, lambda *launch: (irs(*launch),))

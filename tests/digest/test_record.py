@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from perf_gates.digest import __main__ as command
-from perf_gates.digest import record, texts, trees
+from perf_gates.digest import measured, record, texts, trees
 from perf_gates.digest.record import Current, Part, Record, Revision, Stale
+from perf_gates.gpu.engine import bench
 
 HELD = record.read()
 NOTHING = Stale({}, {}, [])
@@ -269,6 +271,7 @@ def test_kernels_of_a_commit_that_git_does_not_hold_are_unknown(tmp_path: Path) 
 
 def test_kernels_that_are_not_those_of_their_commit_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(command, "ids", lambda: {"0" * 16: "a" * 40})
+    monkeypatch.setattr(trees, "held", lambda _: True)
     monkeypatch.setattr(command, "heads", dict)
     monkeypatch.setattr(command.Revisions, "revision", lambda *_: ("1" * 16, Revision("a" * 40, {})))
     with pytest.raises(trees.Unproven, match="names the kernels 0000000000000000, but those of its commit aaaaaaa are 1"):
@@ -378,3 +381,38 @@ def test_the_papers_tables_are_written_by_a_command_that_runs() -> None:
     done = subprocess.run([sys.executable, *command.PAGES[-1], "--help"], capture_output=True, text=True, cwd=trees.ROOT)
     assert done.returncode == 0, done.stderr
     assert "--write" in done.stdout
+
+
+# --- steps of the engine ---
+
+
+def steps_recorded(monkeypatch: pytest.MonkeyPatch, change: Callable[[Callable[[], object]], Callable[[], object]]) -> str:
+    """The call of the first plain step, as the digest of what it launches, with a change of what runs."""
+    stepping = bench.stepping
+    monkeypatch.setattr(bench, "cases", lambda: ((step,) for step in bench.steps()[:1]))
+    monkeypatch.setattr(bench, "stepping", lambda *given: change(stepping(*given)))
+    ((name, calls),) = measured.engine()
+    assert name == "bench/mamba2-2.7b/plain, window of 1/1"
+    monkeypatch.undo()
+    return " ".join(call.digest(lambda launch, _: launch.kernel.fn.__name__, measured.H200) + call.inputs for call in calls)
+
+
+def test_a_step_of_the_engine_is_told_by_its_launches_and_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = steps_recorded(monkeypatch, lambda run: run)
+    assert steps_recorded(monkeypatch, lambda run: lambda: run()) == told
+
+    def copies(run: Callable[[], object]) -> Callable[[], object]:
+        more = torch.zeros(4, device="cuda")
+        return lambda: (run(), more.clone())
+
+    def twice(run: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (run(), run())
+
+    assert len({told, *(steps_recorded(monkeypatch, change) for change in (copies, twice))}) == 3
+
+
+def test_a_step_of_the_engine_that_git_holds_no_digest_of_is_not_green() -> None:
+    assert "no digest of mamba2-2.7b/another step/1 is recorded" in record.fault(
+        "bench", HELD.parts["bench"].commit, "", "mamba2-2.7b/another step/1"
+    )
+    assert record.fault("bench", HELD.parts["bench"].commit, "", "mamba2-2.7b/transformers, window of 1/1") == ""
