@@ -139,6 +139,15 @@ MOVES: tuple[Further, ...] = (
     ({"b": 8, "g": 8, "e": 2}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
 )
 """Paths past 8 and 16 nodes; more than one tile of channels, slots, rows and key heads."""
+GAPS: tuple[Further, ...] = (
+    *(
+        ({"b": 2, "t": t, "l": 5, "g": 1, "e": 2}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle")
+        for t in (13, 16, 18, 20, 24, 28)
+    ),
+    ({"b": 40, "t": 28, "l": 3, "g": 1, "e": 2}, {"ragged": "off", "accept": "all"}, "gentle"),
+)
+"""Paths of 5 to 10 nodes with gaps, and forty different ones: what is moved in blocks of four or eight leaves a rest, whose
+sources may have been moved over."""
 ROWS_OF_BATCHES: tuple[Further, ...] = tuple(
     (sizes, Beside({}, also), family)
     for (sizes, _, family), also in zip(
@@ -191,7 +200,7 @@ _VERIFY, _COMPACT = (
         options={**TREE, "accept": ("mixed", "all", "root", "none")},
         families=("gentle",),
         further=MOVES,
-        production=(*ROWS_OF_BATCHES, *unread(({"b": 6, "t": 9}, {}, "gentle"), **DEAD)),
+        production=(*ROWS_OF_BATCHES, *GAPS, *unread(({"b": 6, "t": 9}, {}, "gentle"), **DEAD)),
         rare=DEAD,
         sources=SOURCES,
         draw=draw_compact,

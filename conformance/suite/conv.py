@@ -189,6 +189,10 @@ Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
 DEEP = (*TILES, *SHORT, *NARROW, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"), ({"b": 6, "t": 9, "c": 2}, {}, "normal"))
 """Long paths, and more than four rows with different trees."""
+WIDE: tuple[Further, ...] = tuple(
+    ({"b": 5, "t": 14, "c": 2, "w": w}, {"tree": tree}, "normal") for w, tree in ((5, "vine"), (6, "branch"), (9, "vine"))
+)
+"""Paths longer than a filter of more than four taps."""
 
 
 def _specification(name: str, **fields: Any) -> Specification:
@@ -224,6 +228,7 @@ SPECIFICATIONS = (
         "verify_tree",
         options=OPTIONS | TREE,
         further=DEEP,
+        production=(*PRODUCTION, *WIDE),
         draw=draw_tree,
         expect=expecting(along_paths, bound_tree, (Y,), judged_nodes),
     ),

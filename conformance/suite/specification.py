@@ -100,11 +100,11 @@ class Specification:
     production: tuple["Further", ...] = ()
     deep: tuple["Further", ...] = ()
 
-    @property
+    @cached_property
     def defaults(self) -> dict[str, str]:
         return {name: values[0] for name, values in self.values.items()}
 
-    @property
+    @cached_property
     def values(self) -> dict[str, tuple[str, ...]]:
         """Every value of every option, the rare ones last."""
         names = [*self.options, *(name for name in self.rare if name not in self.options)]
@@ -141,7 +141,12 @@ class Specification:
 
     def identify(self, case: Case) -> str:
         """The id; options that distinguish specifications of one operation (`fixed`) are always included."""
-        return identify(case, {**self.defaults, **dict.fromkeys(self.fixed, "")})
+        return identify(case, self._unsaid)
+
+    @cached_property
+    def _unsaid(self) -> dict[str, str]:
+        """The value of each option that an id leaves out."""
+        return {**self.defaults, **dict.fromkeys(self.fixed, "")}
 
     def source(self, case: Case) -> str:
         """Why the case exists: the equation, and the bug for each option that is not the default."""
@@ -173,9 +178,11 @@ class Specification:
         offered, more = self._offered(limits), (*self.further, *self.production)
         rows = (self.base, *self.rows, *(sizes for sizes, _, _ in more))
         known = {axis: {row.get(axis, self.base[axis]) for row in rows} for axis in self.base}
-        found, axes = 0, list(self.base)
+        found, most, axes, first_values = 0, DRAWN.get(tier, 0), list(self.base), self.first(limits)
         twice = ("t", "j") if "j" in axes or "tree" in self.options else ()
         for turn in range(TRIES):
+            if found == most:
+                return
             sizes, room = dict(self.base), LARGEST_DRAWN
             first = axes.index("t") if turn % 2 == 0 and "t" in axes else int(rng.integers(len(axes)))
             for axis in [axes[first], *rng.permutation(axes[:first] + axes[first + 1 :])]:
@@ -185,8 +192,8 @@ class Specification:
                 room = room // (4 * sizes[axis] ** 2 if axis in twice else sizes[axis]) or 1
             chosen = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             family = self.families[rng.integers(len(self.families))]
-            case = self.case(sizes, {**self.first(limits), **chosen}, family, 0)
-            if found < DRAWN.get(tier, 0) and self.ok(sizes) and _admits(limits, case) and fits(case):
+            case = self.case(sizes, {**first_values, **chosen}, family, 0)
+            if self.ok(sizes) and _admits(limits, case) and fits(case):
                 found += 1
                 yield case
 
@@ -209,8 +216,8 @@ class Specification:
         seen = set()
         for case in (*self._table(limits), *self._no_powers_of_two(limits), *self._further(limits, more)):
             case = self._within(limits, case)
-            if self.ok(case.sizes) and _admits(limits, case) and self.identify(case) not in seen:
-                seen.add(self.identify(case))
+            if self.ok(case.sizes) and _admits(limits, case) and (name := self.identify(case)) not in seen:
+                seen.add(name)
                 yield case
 
     def _within(self, limits: Limits, case: Case) -> Case:

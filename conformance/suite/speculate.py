@@ -71,7 +71,7 @@ def draw_case(case: Case, contract: NumericContract) -> Arguments:
     scale = {"gentle": 10.0, "normal": 1.0}[case.family]
     S = scale * draw.rng("S").standard_normal(zero.S.shape)
     state = MixerState(M, stored_state(S, RECURRENCES[layer.kind].state, contract))
-    others = (MixerState(-state.M, -state.S),) if draw.options["beside"] == "another" else ()
+    others = tuple(MixerState(scale * state.M, scale * state.S) for scale in OTHERS[draw.options["beside"]])
     return layer, state, tuple(_round(draw, layer, number) for number in range(draw.sizes["j"])), *others
 
 
@@ -258,7 +258,11 @@ TWICE: tuple[Further, ...] = (
 )
 """Every window is verified with other tokens first, which are dropped."""
 DROPPED = {"verify": ("once", "twice")}
-RARE = {"accept": ("stairs",), "beside": ("none", "another")}
+OTHERS = {"none": (), "another": (-1.0,), "two": (-1.0, 0.5)}
+"""Further subjects that run in turn, by factors of the state from which they start: exact in every format."""
+RARE = {"accept": ("stairs",), "beside": tuple(OTHERS)}
+THREE: Further = ({"b": 2}, {"beside": "two", "accept": "all"}, "gentle")
+"""Three subjects in turn."""
 ALONE: Further = ({"b": 1, "j": 2, "t": 6}, {}, "gentle")
 """A batch of one row without a window."""
 TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
@@ -283,6 +287,8 @@ def _specification(kind: Kind, shape: str) -> Specification:
     production: tuple[Further, ...] = (
         *production_rows({"t": 2, "j": 2}, (4, 8, 16), {"accept": "all"}),
         (HISTORY, SETTLED, "gentle"),
+        ({"b": 1, "t": 2, "j": 2, **({"h": 128} if "h" in sizes else {"d": 300})}, {"accept": "all"}, "gentle"),
+        THREE,
         *TWICE,
     )
     rare = {"between": ("trees", "chains"), "beside": RARE["beside"], **DEAD} if shape == "tree" else RARE

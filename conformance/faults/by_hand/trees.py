@@ -50,6 +50,17 @@ def columns_by_the_number(M: Array, u: Array, parents: Parents, params: Any) -> 
     return gathered(M, u, parents, params, columns)
 
 
+def walk_of_three(M: Array, u: Array, parents: Parents, params: Any) -> Array:
+    """The walk to the parents ends after three steps, as four taps need it; more taps read the nodes before the last one."""
+
+    def columns(path: Array, node: int, width: int) -> Array:
+        near = path[-4:]
+        before = near[0] - np.arange(width - len(near), 0, -1) if len(near) == 4 else np.arange(len(near) - width, 0)
+        return np.concatenate([width + before, width + near])[-width:]
+
+    return gathered(M, u, parents, params, columns)
+
+
 def zero_is_padding(M: Array, u: Array, path: Path) -> Array:
     """An entry 0 of a path is taken for padding, so that the input of the root is dropped."""
     kept = without_the_root(path)
@@ -92,6 +103,7 @@ class ZeroIsPaddingInReplay(Bare):
 FAULTS: tuple[Wrong, ...] = (
     (walk_ends_before_the_root, "conv.verify_tree", "TREE-TOPO"),
     (columns_by_the_number, "conv.verify_tree", "TREE-TOPO"),
+    (walk_of_three, "conv.verify_tree", "TREE-TOPO"),
     (zero_is_padding, "conv.commit_path", "TREE-COMMIT"),
     (ZeroIsPadding, "speculate.chain", "TREE-COMMIT"),
     (ZeroIsPadding, "speculate.tree", "TREE-COMMIT"),

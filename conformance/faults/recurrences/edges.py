@@ -91,6 +91,19 @@ def eight_are_moved(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Ar
     return attention.compact(K, V, length, np.where(np.arange(path.shape[1]) < 8, path, -1))
 
 
+def moves_in_fours(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Array]:
+    """Four nodes are moved at once; the last four are taken again where the path ends, after some of them were moved over."""
+    K, V = K.copy(), V.copy()
+    for b, row in enumerate(path):
+        source = length[b] + row[row >= 0]
+        target, count = length[b] + np.arange(len(source)), len(source)
+        for first in range(0, count, 4):
+            at = slice(max(0, min(first, count - 4)), first + 4)
+            for x in (K, V):
+                x[b, target[at]] = x[b, source[at]]
+    return K, V
+
+
 def spent_budget_emits(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
     """A spent budget is tested only after the first token."""
     return accept_greedy(tokens, parents, choice, np.maximum(budget, 1), eos)
@@ -167,11 +180,20 @@ class OneRowTakesTheLast(Bare):
 class SixteenRows(Bare):
     """Rows from the 17th on commit the root and no draft."""
 
+    rows = ROWS
+
     def __init__(self, S: Array, params: Any) -> None:
         super().__init__(snapshots, S, params)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
-        super().commit(*prefix(np.where(np.arange(len(advanced)) < ROWS, advanced, np.minimum(advanced, 1)), path))
+        near = np.arange(len(advanced)) < self.rows
+        super().commit(*prefix(np.where(near, advanced, np.minimum(advanced, 1)), path))
+
+
+class RowIsAByte(SixteenRows):
+    """Rows from the 129th on commit the root and no draft."""
+
+    rows = 128
 
 
 class SixteenRowsOfALayer(Snapshots):
@@ -196,6 +218,7 @@ FAULTS: tuple[Wrong, ...] = (
     (full_block_is_short, "attention.verify_tree", "INDEX", FLOAT64),
     (eight_heads, "attention.verify_tree", "INDEX", FLOAT64),
     (eight_are_moved, "attention.compact", "TREE-COMMIT", FLOAT64),
+    (moves_in_fours, "attention.compact", "TREE-COMMIT", FLOAT64),
     (spent_budget_emits, "acceptance.greedy", "STOP", FLOAT64),
     (sixteen_deep, "acceptance.greedy", "INDEX", FLOAT64),
     (end_in_any_branch, "acceptance.greedy", "STOP", FLOAT64),
@@ -205,6 +228,7 @@ FAULTS: tuple[Wrong, ...] = (
     (twin_stands, "acceptance.sampled", "ACCEPT-RULE", FLOAT64),
     (OneRowTakesTheLast, "ssd.verify_snapshots", "PAD-SLOT", FLOAT64),
     (SixteenRows, "ssd.verify_snapshots", "INDEX", FLOAT64),
+    (RowIsAByte, "ssd.verify_snapshots", "INDEX", FLOAT64),
     (SixteenRowsOfALayer, "speculate.chain", "INDEX", FLOAT64),
 )
 """Each with its operation, its bug class, and what it declares."""

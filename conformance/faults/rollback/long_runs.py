@@ -1,6 +1,8 @@
 """Speculation that is right for tens of windows: what counts windows, turns of a ring or tokens runs over."""
 
-from typing import Any
+import weakref
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +32,19 @@ class AfterFortyWindows(Bare):
         self.windows += 1
         fewer = np.maximum(advanced - (self.windows > 40), 0)
         super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
+
+
+class LatePartial(Bare):
+    """From the twenty-sixth window on a row of which a part is accepted commits one token more."""
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
+        self.windows = 0
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        self.windows += 1
+        part = (advanced > 0) & (advanced < path.shape[1]) & (self.windows > 25)
+        super().commit(*prefix(advanced + part, np.where(part[:, None], np.arange(path.shape[1]), path)))
 
 
 class ReplaysForty(AfterFortyWindows):
@@ -82,6 +97,33 @@ class ByteOfASequence(Snapshots):
         super().commit(*prefix(np.where(over, 0, advanced), path))
 
 
+class FirstTileOfChannels(Snapshots):
+    """Inputs of the channels from the 257th on do not enter the window of a layer's convolution."""
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        held = self.kept.M
+        super().commit(advanced, path)
+        M = np.where(np.arange(held.shape[1])[:, None] < 256, self.kept.M, held)
+        self.kept = replace(self.kept, M=M)
+
+
+class ThirdInstance(Bare):
+    """The third of the instances that are in use at once keeps its state in the memory of the first."""
+
+    used: ClassVar[list["weakref.ref[ThirdInstance]"]] = []
+
+    def __init__(self, S: Array, params: Any) -> None:
+        super().__init__(snapshots, S, params)
+        held = [one for of in self.used if (one := of()) is not None]
+        self.first = held[0] if len(held) == 2 else None
+        self.used[:] = map(weakref.ref, (*held, self))
+
+    def commit(self, advanced: Lengths, path: Path) -> None:
+        super().commit(advanced, path)
+        if self.first is not None and self.first.inner is not None and self.inner is not None:
+            self.first.inner.kept = self.inner.kept
+
+
 class FullRingRests(Entries):
     """A ring of 12 entries that is exactly full loses its last token to a window of which its row takes nothing."""
 
@@ -99,6 +141,9 @@ FAULTS: tuple[Wrong, ...] = (
     (TwentyTurns, "ssd.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
     (ByteOfTokens, "ssd.buffered_step", "REPLAY", AT_ONCE, EVERYTHING),
     (ByteOfASequence, "speculate.chain", "INDEX", FLOAT64, EVERYTHING),
+    (ThirdInstance, "ssd.verify_snapshots", "SLOT-SCOPE", FLOAT64, EVERYTHING),
+    (LatePartial, "ssd.verify_snapshots", "ACCEPT-IDX", FLOAT64, EVERYTHING),
+    (FirstTileOfChannels, "speculate.chain", "CONV", FLOAT64, EVERYTHING),
     (FullRingRests, "ssd.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
 )
 """Each with its operation, its bug class, what it declares, and the windows that it takes."""

@@ -48,7 +48,21 @@ from ..specification import (
     without_tokens,
     without_tokens_of,
 )
-from ..speculate import ACCEPT, ALONE, BESIDE, BETWEEN, DROPPED, RARE, RUN, STAIRS, TWICE, accepted, chain_between
+from ..speculate import (
+    ACCEPT,
+    ALONE,
+    BESIDE,
+    BETWEEN,
+    DROPPED,
+    OTHERS,
+    RARE,
+    RUN,
+    STAIRS,
+    THREE,
+    TWICE,
+    accepted,
+    chain_between,
+)
 from . import RECURRENCES
 from .paths import LONGEST, back, behind, ends, paths
 from .recurrence import Recurrence
@@ -88,7 +102,7 @@ class Windows:
         draw = Draw(case, contract)
         rounds = tuple(self.round(draw, number) for number in range(case.sizes["j"]))
         S = draw.state("S", self.of.state)
-        return S, self.of.params(draw), rounds, *((-S,) if draw.options["beside"] == "another" else ())
+        return S, self.of.params(draw), rounds, *(scale * S for scale in OTHERS[draw.options["beside"]])
 
     def round(self, draw: Draw, number: int) -> Round:
         short = draw.options.get("lengths") == "varied" and number % 3 == 1
@@ -213,7 +227,10 @@ class Windows:
         production: tuple[Further, ...] = (
             *many({**tiny, **few}, {"accept": "all"}),
             ({**wide, **few, "b": 1}, {"accept": "all"}, "gentle"),
+            ({**tiny, **few, "b": 300}, {"accept": "all"}, "gentle"),
             ({**tiny, **HISTORY}, SETTLED, "gentle"),
+            ({**tiny, **HISTORY}, {"read": "last"}, "gentle"),
+            THREE,
             TWICE[0],
             (TWICE[1][0], Beside(TWICE[1][1], {"lengths": "varied", "beside": "another", **mixed(options, 1)}), "gentle"),
         )
@@ -257,6 +274,7 @@ class Windows:
                     *many({**tiny, "j": 2}, {}),
                     ({**wide, "b": 1, "j": 2}, {}, "gentle"),
                     ({**tiny, "b": 2, "j": 600}, {"read": "last"}, "gentle"),
+                    ({"b": 2}, {"beside": "two"}, "gentle"),
                 ),
                 deep=without_tokens_of(self.of.deep),
                 rare=beside,
