@@ -17,7 +17,7 @@ from ssmspec_ref.contract import OPERATIONS, Adapter, Limits
 from ssmspec_ref.errors import OptionError
 from ssmspec_ref.options import files
 from ssmspec_ref.options.typed import Typed
-from ssmspec_ref.options.words import nearest, one_of
+from ssmspec_ref.options.words import nearest, one_of, shard_of
 
 from . import starting
 from .diagnose.dump import dump as write_case
@@ -82,9 +82,7 @@ def _explain(value: str) -> str:
 
 
 def _shard(value: str) -> str:
-    part, _, parts = value.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise OptionError(f"--shard is {value!r}; it must be part/parts, such as 2/4")
+    shard_of(value)
     return value
 
 
@@ -114,7 +112,7 @@ def run(
     first: Annotated[bool, typer.Option("-x", help=FIRST)] = False,
     max_failures: Annotated[int | None, typer.Option(min=1, help=MOST)] = None,
     explain: Annotated[str, typer.Option(callback=_explain, help=EXPLAINED)] = FULL,
-    shard: Annotated[str, typer.Option(callback=_shard, help="Run one shard of the cases, such as 2/4.")] = "1/1",
+    shard: Annotated[str, typer.Option(callback=_shard, help="Run one shard of the cases, such as 2of4.")] = "1of1",
     ray: options.Address = None,
     ray_parts: Annotated[int, typer.Option(min=1, help="Shards of each subject.", rich_help_panel=options.PANEL)] = 1,
     ray_cpus: options.Cpus = 1.0,
@@ -132,8 +130,7 @@ def run(
     Each adapter runs in its own process. A case that hangs, crashes or prints fails, and the run continues.
     """
     progress = Console(stderr=True)
-    part, parts = map(int, shard.split("/"))
-    selection = Selection(tier, subject, operation, case, tuple(before or ()), (part, parts))
+    selection = Selection(tier, subject, operation, case, tuple(before or ()), shard_of(shard))
     report = report or (FOLDER / OF_A_CASE if case else FOLDER)
     _check(Typed(context), selection, in_process, ray, resume)
     _check_files(report, resume, known, dump)
@@ -277,7 +274,7 @@ def _head(
     adapters: dict[str, Adapter], imported: dict[str, str], selection: Selection, setting: Setting, kept: Kept | None
 ) -> Header:
     """The header of a run. Raises: ReportError if the run to continue had other settings."""
-    shard = "" if selection.shard == (1, 1) else "/".join(map(str, selection.shard))
+    shard = "" if selection.shard == (1, 1) else "of".join(map(str, selection.shard))
     versions = {made.name: made.version for made in adapters.values()}
     head = header(selection.tier, versions, setting.device, shard, (setting.seed,), selection.only, imported)
     return kept.check(head) if kept else head

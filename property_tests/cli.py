@@ -18,7 +18,7 @@ from ssmspec_ref.errors import OptionError
 from ssmspec_ref.options import files
 from ssmspec_ref.options.extras import installing
 from ssmspec_ref.options.typed import Typed
-from ssmspec_ref.options.words import nearest, one_of
+from ssmspec_ref.options.words import nearest, one_of, shard_of
 
 if TYPE_CHECKING:
     from .sessions.totals import Totals
@@ -30,13 +30,6 @@ app = typer.Typer(
     help="Test decoders with random histories of requests, against the reference.",
 )
 ADAPTER = "ssmspec_fast.adapters.sequences:adapter"
-
-
-def shard_of(given: str) -> tuple[int, int]:
-    part, _, whole = given.partition("/")
-    if not (part.isdigit() and whole.isdigit() and int(part) < int(whole)):
-        raise OptionError(f"--shard is {given!r}; it must be i/n with 0 <= i < n, such as 0/4")
-    return int(part), int(whole)
 
 
 @app.callback(invoke_without_command=True)
@@ -52,7 +45,7 @@ def fuzz(
     profile: Annotated[str, typer.Option(help="Size of the examples: ci, gpu or campaign.")] = "campaign",
     device: Annotated[str, typer.Option(help="Device: cpu, cuda, or interpreter (Triton's).")] = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same examples.")] = 0,
-    shard: Annotated[str, typer.Option(help="i/n: run as worker i of n, counted from 0.")] = "0/1",
+    shard: Annotated[str, typer.Option(help="IofN: run as worker I of N, such as 2of4.")] = "1of1",
     folder: Annotated[
         Path, typer.Option(help="Folder for results and failures. An unfinished campaign in it is continued.")
     ] = Path("fuzz-report"),
@@ -106,9 +99,11 @@ def fuzz(
     else:
         typed.unused(["--coverage"], "it measures this process only", "omit --ray")
     find_here()
-    campaign = Campaign(adapter, folder, profile, device, seed, shard_of(shard), examples, database)
+    worker, workers = shard_of(shard)
+    of = worker - 1, workers
+    campaign = Campaign(adapter, folder, profile, device, seed, of, examples, database)
     if operation is not None:
-        plain = Operations(adapter, folder, profile, device, seed, shard_of(shard), examples, database, operation=operation)
+        plain = Operations(adapter, folder, profile, device, seed, of, examples, database, operation=operation)
         print(f"seed {seed}; the same seed gives the same cases", flush=True)
         with ending(folder):
             failure = plain.run(minutes, parts)

@@ -86,21 +86,21 @@ def _once(results: Sequence[Result]) -> tuple[Result, ...]:
 
 
 def _check_shards(shards: Sequence[str]) -> None:
-    """Check that the shards are all i/n for i from 1 to n, or a single whole report."""
+    """Check that the shards are all IofN for I from 1 to N, or a single whole report."""
     if not any(shards):
         return
-    there, counts = sorted(shards, key=_place), {shard.partition("/")[2] for shard in shards}
+    there, counts = sorted(shards, key=_place), {shard.partition("of")[2] for shard in shards}
     if counts != {str(len(shards))}:
         of = max(counts, key=lambda count: int(count or 0)) or "1"
-        raise ReportError(f"the reports are of the shards {listed(there)}; give 1/{of} to {of}/{of}, each once")
-    needed = [f"{i}/{len(shards)}" for i in range(1, len(shards) + 1)]
+        raise ReportError(f"the reports are of the shards {listed(there)}; give 1of{of} to {of}of{of}, each once")
+    needed = [f"{i}of{len(shards)}" for i in range(1, len(shards) + 1)]
     if there != needed:
         raise ReportError(f"the reports are of the shards {listed(there)}; give {listed(needed)}, each once")
 
 
 def _place(shard: str) -> tuple[int, ...]:
-    """By number: 2/10 comes before 10/10."""
-    return tuple(int(number) for number in reversed(shard.split("/")) if number)
+    """By number: 2of10 comes before 10of10."""
+    return tuple(int(number) for number in reversed(shard.split("of")) if number)
 
 
 def listed(shards: Sequence[str]) -> str:

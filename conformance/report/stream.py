@@ -33,7 +33,7 @@ class Model(BaseModel):
 
 
 class Header(Model):
-    """The conditions of a run. No host name and no path. `shard` is "2/4" for the second of four parts.
+    """The conditions of a run. No host name and no path. `shard` is "2of4" for the second of four parts.
 
     `device` is the value of --device; where a case really ran is in its `Result.place`. `versions` are those of imported
     packages. `seeds` are those of the randomised second inputs, one per run; `only` says what was selected, "" if everything
@@ -51,7 +51,7 @@ class Header(Model):
     machine: str
     cpus: int
     started: AwareDatetime
-    shard: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,5}/[1-9][0-9]{0,5})?$")] = ""
+    shard: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,5}of[1-9][0-9]{0,5})?$")] = ""
     seeds: tuple[int, ...] = ()
     only: str = ""
     resumed: Annotated[int, Field(ge=0)] = 0

@@ -2,7 +2,7 @@
 
     python -m perf_gates.gpu_gates --out DIR --peers FOLDER      all parts, then the report; exits with 1 if anything is red
     python -m perf_gates.gpu_gates --out DIR --part core engine  some parts; run again, an interrupted part is continued
-    python -m perf_gates.gpu_gates --out DIR --shard 1/2         the parts of one of two GPUs
+    python -m perf_gates.gpu_gates --out DIR --shard 1of2        the parts of one of two GPUs
     python -m perf_gates.gpu_gates --out DIR --report            measure nothing, evaluate the contents of DIR; needs no GPU
     python -m perf_gates.gpu_gates --list                        the parts, and what each shard runs
     python -m perf_gates.gpu.unpack_peers --into FOLDER          downloads other projects' kernels; needs a network, no GPU
@@ -26,6 +26,8 @@ from perf_gates.ratchet import bars
 from perf_gates.ratchet.outcome import Outcome, outcome
 from perf_gates.verdicts import gates
 from perf_gates.verdicts.measured import Results
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options.words import shard_of
 
 from . import core_part, junit, summary
 from .parts import BENCHMARK, MOST_S, PARTS, Part, Took, chosen, run
@@ -70,7 +72,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("gpu-gates"), help="the folder of the run")
     parser.add_argument("--part", nargs="+", default=[], choices=[p.name for p in PARTS], metavar="PART")
-    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N", help="the parts of the I-th of N GPUs")
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="IofN", help="the parts of the I-th of N GPUs")
     parser.add_argument(
         "--peers",
         type=Path,
@@ -95,11 +97,11 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """I and N of I/N. Raises: ArgumentTypeError."""
-    i, _, n = text.partition("/")
-    if not (i.isdigit() and n.isdigit() and 1 <= int(i) <= int(n)):
-        raise argparse.ArgumentTypeError(f"--shard is {text!r}; it must be I/N with 1 <= I <= N, such as 1/2")
-    return int(i), int(n)
+    """I and N of IofN. Raises: ArgumentTypeError."""
+    try:
+        return shard_of(text)
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def measured(parts: Sequence[Part], out: Path, peers: Path | None, minutes: float, archive: Path | None) -> list[str]:

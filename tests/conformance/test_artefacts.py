@@ -101,7 +101,7 @@ def test_results_that_were_not_run_again_are_named_everywhere_and_are_not_green(
 
 
 def test_the_whole_counts_what_every_shard_kept(tmp_path: Path) -> None:
-    parts = [made(tmp_path / str(n), [result(n)], shard=f"{n}/3", resumed=n - 1) for n in (1, 2, 3)]
+    parts = [made(tmp_path / str(n), [result(n)], shard=f"{n}of3", resumed=n - 1) for n in (1, 2, 3)]
     assert merge(parts, ["1", "2", "3"]).header.resumed == 3
 
 
@@ -168,9 +168,9 @@ def test_a_case_that_broke_is_no_case_that_uses_less_of_its_bound(tmp_path: Path
 
 def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
     failing: list[Result | Diagnosis] = [result(1, "fail", 3.0), diagnosis()]
-    parts = [write(tmp_path / "1", [inapplicable(), result(0), *failing], "1/2")]
+    parts = [write(tmp_path / "1", [inapplicable(), result(0), *failing], "1of2")]
     longer = diagnosis(failures=1, smallest="ssd.scan/b1,t17,g1,h1,p1,n1/plain/gentle/s0")
-    parts.append(write(tmp_path / "2", [inapplicable(), result(2), result(3, "fail", 2.0), longer], "2/2"))
+    parts.append(write(tmp_path / "2", [inapplicable(), result(2), result(3, "fail", 2.0), longer], "2of2"))
     code, said = call("merge", parts[0], *parts)
     assert (code, "ReportError" in said) == (REFUSED, True), "a folder that cannot be"
     code, said = call("merge", tmp_path / "whole", *parts)
@@ -208,8 +208,8 @@ def test_a_known_failure_that_no_shard_has_met_fails_the_whole(
 ) -> None:
     (tmp_path / "known.toml").write_text(LISTED)
     head = {"tier": tier, "only": only}
-    parts = [write(tmp_path / "1", [result(0)], "1/2", **head)]
-    parts.append(write(tmp_path / "2", [result(1, "known-failure")], "2/2", **head))
+    parts = [write(tmp_path / "1", [result(0)], "1of2", **head)]
+    parts.append(write(tmp_path / "2", [result(1, "known-failure")], "2of2", **head))
     code, said = call("merge", "--known", tmp_path / "known.toml", tmp_path / "whole", *parts)
     whole = read_report(tmp_path / "whole" / "report.jsonl")
     assert [(r.case, r.failing) for r in whole.results if r.verdict == "fail"] == [(case, "known-list") for case in named]
@@ -217,23 +217,23 @@ def test_a_known_failure_that_no_shard_has_met_fails_the_whole(
 
 
 def test_the_whole_names_the_seed_of_every_shard(tmp_path: Path) -> None:
-    parts = [made(tmp_path / str(n), [result(n)], shard=f"{n}/2", seeds=(n + 5000,)) for n in (1, 2)]
+    parts = [made(tmp_path / str(n), [result(n)], shard=f"{n}of2", seeds=(n + 5000,)) for n in (1, 2)]
     assert merge(parts, ["1", "2"]).header.seeds == (5001, 5002)
 
 
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ([("1/3", [result(0)], {}), ("2/3", [result(1)], {})], "3/3"),
-        ([("1/2", [result(0)], {}), ("1/2", [result(1)], {})], "2/2"),
-        ([("1/2", [result(0)], {}), ("2/2", [result(0)], {})], "more than one report"),
-        ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"tier": "standard"})], "tier standard"),
-        ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"adapters": {"mine": "2.0"}})], "adapters"),
-        ([("1/2", [result(0)], {}), ("2/2", [result(1)], {"only": "subject x"})], "only subject x"),
-        ([("", [result(0)], {}), ("2/2", [result(1)], {})], "each once"),
+        ([("1of3", [result(0)], {}), ("2of3", [result(1)], {})], "3of3"),
+        ([("1of2", [result(0)], {}), ("1of2", [result(1)], {})], "2of2"),
+        ([("1of2", [result(0)], {}), ("2of2", [result(0)], {})], "more than one report"),
+        ([("1of2", [result(0)], {}), ("2of2", [result(1)], {"tier": "standard"})], "tier standard"),
+        ([("1of2", [result(0)], {}), ("2of2", [result(1)], {"adapters": {"mine": "2.0"}})], "adapters"),
+        ([("1of2", [result(0)], {}), ("2of2", [result(1)], {"only": "subject x"})], "only subject x"),
+        ([("", [result(0)], {}), ("2of2", [result(1)], {})], "each once"),
         (
-            [(f"{max(n, 2)}/12", [result(n)], {}) for n in range(1, 13)],
-            r"shards 2/12 \.\. 12/12; give 1/12 \.\. 12/12, each once",
+            [(f"{max(n, 2)}of12", [result(n)], {}) for n in range(1, 13)],
+            r"shards 2of12 \.\. 12of12; give 1of12 \.\. 12of12, each once",
         ),
     ],
 )
@@ -245,14 +245,14 @@ def test_parts_that_make_no_whole_are_refused(
         merge(reports, [str(n) for n in range(len(reports))])
 
 
-@pytest.mark.parametrize("shard", ["1/999999", "999998/999999"])
+@pytest.mark.parametrize("shard", ["1of999999", "999998of999999"])
 def test_a_shard_of_very_many_takes_no_memory(tmp_path: Path, shard: str) -> None:
     reports = [made(tmp_path / "a", [result(0)], shard=shard)]  # type: ignore[arg-type, list-item]
-    with pytest.raises(ReportError, match=f"of the shards {shard}; give 1/999999 to 999999/999999, each once"):
+    with pytest.raises(ReportError, match=f"of the shards {shard}; give 1of999999 to 999999of999999, each once"):
         merge(reports, ["a"])
 
 
-@pytest.mark.parametrize("shard", ["1/999999999999", "1/x", "0/2", "2", "1/2/3", "/", "1/-2", "1/\u0663"])
+@pytest.mark.parametrize("shard", ["1of999999999999", "1ofx", "0of2", "2", "1of2of3", "of", "1of-2", "1of\u0663", "1/2"])
 def test_a_shard_that_is_none_is_refused_when_it_is_read(tmp_path: Path, shard: str) -> None:
     path = write(tmp_path / "report.jsonl", [result(0)])
     path.write_text(path.read_text().replace('"shard":""', f'"shard":"{shard}"'))

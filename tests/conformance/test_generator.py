@@ -87,7 +87,7 @@ def test_plain_decoding_that_speculates_fails(run: Callable[..., Any]) -> None:
 
 
 def test_shards_are_held_to_it_when_they_are_merged(run: Callable[..., Any]) -> None:
-    for part in ("1/2", "2/2"):
+    for part in ("1of2", "2of2"):
         done = run(PLANTED["rejects every draft"], "--tier", "smoke", "--seed", "7", "--shard", part, "--report", part[0])
         assert done.exit_code == 0, done.output
     merged = CliRunner().invoke(app, ["merge", "whole", "1", "2"])

@@ -182,7 +182,7 @@ def test_in_one_process_or_in_two_the_verdicts_are_the_same(tmp_path: Path) -> N
 
 def test_shards_together_are_the_whole(tmp_path: Path) -> None:
     found = []
-    for shard in ("1/1", "1/2", "2/2"):
+    for shard in ("1of1", "1of2", "2of2"):
         call(
             "run",
             "--adapter",
@@ -199,7 +199,7 @@ def test_shards_together_are_the_whole(tmp_path: Path) -> None:
         found.append({r.case for r in read_report(tmp_path / "report.jsonl").results})
     assert found[1] | found[2] == found[0]
     assert found[1] & found[2] <= {""}
-    assert call("run", "--adapter", "reference", "--shard", "3/2").exit_code == REFUSED
+    assert call("run", "--adapter", "reference", "--shard", "3of2").exit_code == REFUSED
 
 
 def test_an_opening_ends_its_processes() -> None:

@@ -47,6 +47,6 @@ def test_the_jobs_call_the_command_with_options_that_it_has() -> None:
     assert len([call for call in calls if "--shard" in call]) == 2
     command = typer.main.get_command(app)
     for call in calls:
-        words = re.sub(r'"|\$\w+', "0", call.split("#")[0]).split()[2:]
-        words = ["0/2" if before == "--shard" else word for before, word in zip(["", *words], words, strict=False)]
+        words = re.sub(r'\$\(\(.*?\)\)|"|\$\w+', "0", call.split("#")[0]).split()[2:]
+        words = ["1of2" if before == "--shard" else word for before, word in zip(["", *words], words, strict=False)]
         assert command.make_context("fuzz", words).params["minutes"] > 0

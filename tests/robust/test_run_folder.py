@@ -170,7 +170,7 @@ def test_a_failure_that_was_found_stays_though_the_implementation_is_right_by_no
 def test_another_run_is_not_resumed(green: Path) -> None:
     cut(green, 0.5)
     before = (green / "report.jsonl").read_bytes()
-    for change in (("--seed", 5), ("--shard", "1/2"), ("--subject", "*")):
+    for change in (("--seed", 5), ("--shard", "1of2"), ("--subject", "*")):
         words = [*GREEN, *change] if change[0] != "--subject" else [*GREEN[:3], "conv.scan", *GREEN[4:]]
         made = call("run", *words, "--report", green, "--resume")
         assert made.exit_code == REFUSED, made.output

@@ -154,11 +154,11 @@ def test_without_a_gpu_measuring_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("given", ["0/2", "3/2", "a/b", "1"])
+@pytest.mark.parametrize("given", ["0of2", "3of2", "1/2", "aofb", "1"])
 def test_a_shard_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["--shard", given, "--list"])
-    assert "it must be I/N with 1 <= I <= N" in capsys.readouterr().err
+    assert "it must be IofN with 1 <= I <= N" in capsys.readouterr().err
 
 
 def test_a_part_is_run_by_the_python_that_runs_the_gates(tmp_path: Path) -> None:
