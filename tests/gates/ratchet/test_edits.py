@@ -16,7 +16,7 @@ from perf_gates.machine import kernels_hash
 from perf_gates.ratchet import accepting, bars, baselines, peers
 from perf_gates.ratchet.outcome import Outcome, outcome
 from perf_gates.verdicts import gates
-from perf_gates.verdicts.measured import FURTHER, PARTS, TODAY, Results
+from perf_gates.verdicts.measured import FURTHER, PARTS, TODAY, At, Results
 from perf_gates.verdicts.value import sources
 from perf_gates.verdicts.verdict import Verdict
 
@@ -207,11 +207,12 @@ def test_noise_within_two_runs_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_cells_that_differ_between_parts_are_unstable_and_take_the_worse(tmp_path: Path) -> None:
-    """Nemotron-3-Nano's step of 64 rows took 138.6 us in one part and 124.7 in three others of one run."""
+    """Nemotron-3-Nano's step of 64 rows took 138.6 to 140.1 us in one part and 124.7 in three others."""
     own = [j for j in judged(COMMITTED).judged if "unstable" in j.unstable]
     told = " ".join(j.unstable for j in own)
-    assert "124.6" in told
-    assert "138.6" in told
+    fast, slow = (COMMITTED.timing(At(part, "nemotron-3-nano-4b", "step", 64))["us"] for part in ("steps", "papers"))
+    assert slow > 1.1 * fast
+    assert f"took {fast:.1f} us in steps, {slow:.1f} us in papers" in told
 
 
 def test_bars_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -227,7 +228,7 @@ def test_bars_are_those_of_the_committed_results() -> None:
     assert made.commits["papers"] != made.commits["steps"], "parts that were measured at two commits name both"
     assert made.times.keys() == BARS.times.keys()
     other = [name for name, bar in BARS.times.items() if bar != made.times[name]]
-    assert {name.partition("/")[0] for name in other} == {"bench"}
+    assert {name.partition("/")[0] for name in other} <= {"bench"}
     assert [
         m.how for m in bars.moved(BARS, made.times, GATES.limits, GATES.slacks) if m.how not in ("faster", "smaller")
     ] == []
@@ -288,24 +289,28 @@ def peer_version(version: str | None) -> Edit:
     def edit(parts: Parts) -> None:
         machine = parts["bench"]["machine"]
         machine |= {"commit": "a later one", "kernels": kernels_hash(), "code": texts.text()}
+        machine.pop("peers")
         if version:
             machine["peers"] = {"transformers": version}
 
     return edit
 
 
-@pytest.mark.parametrize("version", ["5.17.0", "unknown", None])
+HELD = BARS.peers["bench"]["transformers"]
+
+
+@pytest.mark.parametrize("version", ["5.23.0", "unknown", None])
 def test_a_peer_of_another_version_is_never_green(version: str | None, tmp_path: Path) -> None:
     """5.17.0 takes 14.0 and 57.9 GB where 5.23.0 takes 11.4 and 16.5. The record of a committed run excuses no later one."""
     found = judged(edited(tmp_path, peer_version(version)))
     theirs = [j for j in found.judged if j.table.id == "engine-transformers"]
     assert [(j.verdict, j.red) for j in theirs] == [(Verdict.UNKNOWN, True)] * 2
-    assert f"bench timed transformers {version or 'unknown'}, but the limits are of 5.23.0" in theirs[0].why
+    assert f"bench timed transformers {version or 'unknown'}, but the limits are of {HELD}" in theirs[0].why
     assert len([j for j in found.judged if "timed transformers" in j.why]) == 2
 
 
 def test_a_named_version_is_judged_and_accepted(tmp_path: Path) -> None:
-    same_one, other = edited(tmp_path, peer_version("5.23.0")), peer_version("5.24.0")
+    same_one, other = edited(tmp_path, peer_version(HELD)), peer_version("5.24.0")
     assert judged(same_one).reds == []
     (tmp_path / "other").mkdir()
     made = accepting.accepted(GATES, edited(tmp_path / "other", other), kernels_hash(), BARS, "a new version")
