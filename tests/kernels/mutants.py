@@ -4,10 +4,12 @@ import ast
 import functools
 import importlib
 import itertools
+import os
 import re
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,10 +122,44 @@ def mutated(module: ModuleType, old: str, new: str, *, at: str | None = None) ->
 
 
 def caught(mutant: ModuleType, check: Callable[..., object], cases: Iterable[Any]) -> bool:
-    """Whether the check rejects a changed kernel on one of its cases, by an assertion or by False.
+    """Whether the check rejects a changed kernel on one of its cases, by an assertion, by False, or by a crash.
 
     An error of another kind is raised: it may be that of a change that cannot run, which any check would catch.
+
+    Raises: RuntimeError with the traceback of such an error.
     """
+    return in_a_process_of_its_own(lambda: _rejected(mutant, check, cases))
+
+
+def in_a_process_of_its_own(catches: Callable[[], bool]) -> bool:
+    """What `catches` says of a planted fault, or True if it crashes: what the fault writes beside the test's memory ends with
+    that process. With more than one thread of OpenMP, whose pool a forked process lacks, it runs in this process.
+
+    Raises: RuntimeError with the traceback of its error.
+    """
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        return catches()
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        try:
+            told = str(int(catches()))
+        except BaseException:
+            told = traceback.format_exc()
+        with os.fdopen(write, "w") as stream:
+            stream.write(told)
+        os._exit(0)  # nothing of pytest runs twice
+    os.close(write)
+    with os.fdopen(read) as stream:
+        told = stream.read()
+    os.waitpid(child, 0)
+    if told not in ("", "0", "1"):
+        raise RuntimeError(told)
+    return told != "0"
+
+
+def _rejected(mutant: ModuleType, check: Callable[..., object], cases: Iterable[Any]) -> bool:
     for case in cases:
         try:
             if check(mutant, case) is False:
