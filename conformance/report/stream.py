@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, TextIO
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from ssmspec_ref.options.words import SHARD
+
 from ..device import observed
 from ..errors import ReportError
 from ..isolation.text import escaped
@@ -51,7 +53,7 @@ class Header(Model):
     machine: str
     cpus: int
     started: AwareDatetime
-    shard: Annotated[str, Field(pattern=r"^([1-9][0-9]{0,5}of[1-9][0-9]{0,5})?$")] = ""
+    shard: Annotated[str, Field(pattern=rf"^({SHARD.pattern})?$")] = ""
     seeds: tuple[int, ...] = ()
     only: str = ""
     resumed: Annotated[int, Field(ge=0)] = 0

@@ -34,17 +34,13 @@ class AfterFortyWindows(Bare):
         super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
 
 
-class LatePartial(Bare):
+class LatePartial(AfterFortyWindows):
     """From the twenty-sixth window on a row of which a part is accepted commits one token more."""
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
-        self.windows = 0
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         self.windows += 1
         part = (advanced > 0) & (advanced < path.shape[1]) & (self.windows > 25)
-        super().commit(*prefix(advanced + part, np.where(part[:, None], np.arange(path.shape[1]), path)))
+        Bare.commit(self, *prefix(advanced + part, np.where(part[:, None], np.arange(path.shape[1]), path)))
 
 
 class ReplaysForty(AfterFortyWindows):
