@@ -25,6 +25,7 @@ from .engines import cli as engines
 from .errors import ConformanceError, UnknownCase
 from .explain.explain import explain
 from .isolation.memory import allowed
+from .isolation.parallel import parallel
 from .judge.verdict import OTHER, Judgement
 from .on_ray import options
 from .on_ray.crew import Crew
@@ -70,7 +71,8 @@ KEEP = "With --resume: do not run again what had passed. For an adapter that you
 FIRST = "Stop at the first case that fails or stays unknown."
 MOST = "Stop after this many cases that failed or stayed unknown."
 EXPLAINED = "What to explain of a failure: none, quick (its smallest case and first wrong value) or full (also the cause)."
-MEMORY = "Memory limit in GiB of a worker and what it starts. Default: 0.8 of the machine's memory."
+MEMORY = "Memory limit in GiB of the run, which its workers share. Default: 0.8 of the machine's memory."
+JOBS = "Parallel processes. Each starts a worker for each adapter. Default: as many as there are cores, memory and cases for."
 
 
 def _tier(value: str) -> str:
@@ -99,7 +101,7 @@ def run(
     report: Annotated[Path | None, typer.Option(help=REPORT)] = None,
     known: Annotated[Path | None, typer.Option(help="List of known failures, instead of the one that ships.")] = None,
     device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
-    jobs: Annotated[int, typer.Option(min=1, help="Parallel processes. Each starts a worker for each adapter.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help=JOBS)] = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=DAY, help="Time limit of one call of the implementation, in seconds.")
     ] = TIMEOUT,
@@ -140,12 +142,13 @@ def run(
         for identity in (*([case] if case else []), *(before or ())):
             find(identity)
         read_known("", known)
-        limit = None if memory is None else allowed(memory)
-        opening = Opening(starting.names(adapter, program), device, not in_process, timeout, limit)
+        named = starting.names(adapter, program)
+        opening = Opening(named, device, not in_process, timeout, allowed(memory) // len(named))
         with owned as folder:
             kept = read_kept(report, keep_passed) if resume else None
             ending = 1 if first else max_failures, explain
-            outcome, ran = _judge(opening, selection, folder, known, (jobs, share, ray_parts), seed, progress, kept, ending)
+            workers = (jobs or (1 if in_process else None), memory), share, ray_parts
+            outcome, ran = _judge(opening, selection, folder, known, workers, seed, progress, kept, ending)
         if dump:
             chosen = [(subject, case)] if case else [(d.subject, d.smallest) for d in outcome.diagnoses]
             for path in _dumped(opening, chosen, dump):
@@ -210,16 +213,16 @@ def _judge(
     selection: Selection,
     folder: RunFolder,
     known: Path | None,
-    workers: tuple[int, options.Share | None, int],
+    workers: tuple[tuple[int | None, float | None], options.Share | None, int],
     seed: int | None,
     progress: Console,
     kept: Kept | None,
     ending: tuple[int | None, str],
 ) -> tuple[Outcome, bool]:
-    """Run a plan. Returns the outcome, and whether it had any case (a shard may have none). `workers` are local processes, or
-    a share of a cluster and the number of shards of each subject there; `kept` is of the run that is continued; `ending` says
-    after how many failures the run stops, and how much of them is explained."""
-    count, share, parts = workers
+    """Run a plan. Returns the outcome, and whether it had any case (a shard may have none). `workers` are local processes and
+    the memory of the run, or a share of a cluster and the number of shards of each subject there; `kept` is of the run that
+    is continued; `ending` says after how many failures the run stops, and how much of them is explained."""
+    asked, share, parts = workers
     most, explain = ending
     progress.print(f"loading {', '.join(opening.names)}", style="dim", highlight=False, markup=False)
     with _opened(opening, share, progress) as (adapters, imported, crew):
@@ -235,7 +238,11 @@ def _judge(
         head = _head(adapters, imported, selection, setting, kept)
         found = replace(opening, names=tuple(adapters))
         one = OnRay(crew, found, selection, setting, parts) if crew else Alone(setting)
-        pool = Pool(count, found, selection, setting) if count > 1 else nullcontext(one)
+        local = parallel(*asked, len(jobs), len(adapters), opening.device)
+        if local.why and not crew:
+            progress.print(local.why, highlight=False, soft_wrap=True)
+        several = local.count > 1 and not crew
+        pool = Pool(local.count, replace(found, memory=local.memory), selection, setting) if several else nullcontext(one)
         with pool as judges, progress_bar(progress) as bar:
             folder.begin(head, kept.results.values() if kept else ())
             if crew:

@@ -43,6 +43,8 @@ NEVER_READ = (
 LEFT_OVER = "as if a call began from what an earlier one left behind"
 NO_ANSWER = ("timeout", "memory", "unjudged")
 """Failures that are limits of the suite: nothing is known about the values."""
+VOID = "void"
+"""The kind of an unknown verdict where zeros would pass."""
 KEPT = 4096
 """Number of expectations to cache: a few kilobytes each."""
 OTHER = 1009
@@ -83,7 +85,7 @@ class Judgement:
     bits, rounding. `seed` is that of the randomised second inputs, if these failed; `place` is where the implementation was
     observed to compute. `stricter` says of
     a passing case which narrower contracts it would pass too, of those with much smaller bounds; `drafts` are those that an
-    engine says it proposed and accepted."""
+    engine says it proposed and accepted; `case` is the id of the case that was judged if it is a spare of a drawn one."""
 
     verdict: Verdict
     kind: str = ""
@@ -93,6 +95,7 @@ class Judgement:
     place: str = ""
     stricter: Mapping[str, bool] = field(default_factory=dict)
     drafts: tuple[int, int] | None = None
+    case: str = ""
 
     @property
     def worst(self) -> Measured | None:
@@ -324,7 +327,7 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
         return Judgement(Verdict.FAIL, "dtype", told, measured)
     if tells_nothing(expected):
         message = f"the contract declared ({contract}) is so wide that zeros would pass; declare what is really computed"
-        return Judgement(Verdict.UNKNOWN, "void", message, measured)
+        return Judgement(Verdict.UNKNOWN, VOID, message, measured)
     return Judgement(Verdict.PASS, outputs=measured)
 
 

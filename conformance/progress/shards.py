@@ -95,7 +95,7 @@ def diagnose_failures(
 
 def diagnosed(jobs: Iterable[Job], alone: Alone, failures: Iterable[Found]) -> list[list[Diagnosis]]:
     """The same for a given plan: a list for each kind of failure, with one diagnosis for each separate bug."""
-    by_key = {key(job): job for job in jobs}
+    by_key = {key(one): one for job in jobs for one in job.tried()}
     return alone.diagnosed(
         [
             FailedCases(

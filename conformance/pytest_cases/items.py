@@ -36,7 +36,7 @@ class CaseItem(pytest.Item):
 
     def runtest(self) -> None:
         judgement, seconds = Alone(self.setting).judge(self.job)
-        result = record(self.job, judgement, self.setting, seconds)
+        result = record(self.job.settled(judgement.case), judgement, self.setting, seconds)
         self.told = result.model_dump_json()
         if result.verdict == "known-failure":
             pytest.xfail(f"{result.reason} {result.link}".strip())

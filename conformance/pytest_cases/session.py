@@ -199,7 +199,7 @@ class Run:
             result = ran[*job.group[:3], job.identity]
             return (Judgement(Verdict.PASS), result.seconds) if result.verdict == "pass" else None
 
-        jobs = [job for _, job in self.chosen if (*job.group[:3], job.identity) in ran]
+        jobs = [job for _, chosen in self.chosen for job in chosen.tried() if (*job.group[:3], job.identity) in ran]
         jobs = [job for job in jobs if ran[*job.group[:3], job.identity].verdict in ("pass", "fail", "known-failure")]
         found = run(jobs, [], self.setting, kept=passed).diagnoses
         return [d.model_copy(update={"cases": cells[d.adapter, d.subject, d.contract, d.operation]}) for d in found]

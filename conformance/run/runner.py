@@ -3,14 +3,14 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ssmspec_ref.contract import Verdict
 
 from ..cases import Case
 from ..errors import ConformanceError
-from ..judge.verdict import Judgement, judge
+from ..judge.verdict import VOID, Judgement, judge
 from ..report.stream import Diagnosis, Result
 from .calls import tail
 from .causes import diagnose, told_apart
@@ -43,10 +43,15 @@ class Alone:
     setting: Setting
 
     def judge(self, job: Job) -> tuple[Judgement, float]:
-        """Run one case. An internal error of the suite is reported, and leaves the case unknown."""
+        """Run one case; of a drawn one under whose bound zeros pass, its spares, until one shows something. An internal error
+        of the suite is reported, and leaves the case unknown."""
         started = time.perf_counter()
         try:
-            judgement = judge(job.specification, job.capability, job.case, self.setting.seed)
+            for one in job.tried():
+                judgement = judge(one.specification, one.capability, one.case, self.setting.seed)
+                if judgement.kind != VOID:
+                    break
+            judgement = replace(judgement, case="" if one.case == job.case else one.identity)
         except ConformanceError:
             raise
         except Exception as error:
@@ -124,6 +129,7 @@ def run(
         write(result)
 
     def judged(number: int, judgement: Judgement, seconds: float) -> Result:
+        numbered[number] = numbered[number].settled(judgement.case)
         found[number] = judgement, record(numbered[number], judgement, setting, seconds)
         return found[number][1]
 

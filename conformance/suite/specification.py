@@ -166,19 +166,20 @@ class Specification:
         """The cases of the standard tier without those of production."""
         return self._every(limits or Limits())
 
-    def drawn(self, tier: str, limits: Limits, seed: int, fits: Callable[[Case], bool] = lambda case: True) -> Iterator[Case]:
-        """Cases whose sizes, options and family are drawn when a run starts, `DRAWN` of a tier, so that what is right at the
-        sizes of the tables only fails.
+    def drawn(self, tier: str, limits: Limits, seed: int, spare: int = 0) -> Iterator[Case]:
+        """Cases whose sizes, options and family are drawn when a run starts, `DRAWN` of a tier and this many more, so that
+        what is right at the sizes of the tables only fails.
 
         Sizes are log-uniform up to the largest of the tables, preferably such as these do not have, one axis after the other,
         together at most `LARGEST_DRAWN` elements. The oracle of windows and trees walks every path: there tokens and windows
-        count by their squares, fourfold. A case for which `fits` is false is drawn again.
+        count by their squares, fourfold.
         """
         rng = np.random.default_rng([seed, crc32(f"{self.operation} {self.fixed}".encode())])
         offered, more = self._offered(limits), (*self.further, *self.production)
         rows = (self.base, *self.rows, *(sizes for sizes, _, _ in more))
         known = {axis: {row.get(axis, self.base[axis]) for row in rows} for axis in self.base}
-        found, most, axes, first_values = 0, DRAWN.get(tier, 0), list(self.base), self.first(limits)
+        found, axes, first_values = 0, list(self.base), self.first(limits)
+        most = DRAWN[tier] + spare if tier in DRAWN else 0
         twice = ("t", "j") if "j" in axes or "tree" in self.options else ()
         for turn in range(TRIES):
             if found == most:
@@ -193,7 +194,7 @@ class Specification:
             chosen = {name: values[rng.integers(len(values))] for name, values in offered.items() if values}
             family = self.families[rng.integers(len(self.families))]
             case = self.case(sizes, {**first_values, **chosen}, family, 0)
-            if self.ok(sizes) and _admits(limits, case) and fits(case):
+            if self.ok(sizes) and _admits(limits, case):
                 found += 1
                 yield case
 
