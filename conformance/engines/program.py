@@ -16,6 +16,8 @@ from typing import Any, TypeVar, Union
 
 from pydantic import TypeAdapter, ValidationError
 
+from ssmspec_ref.options.memory import GIB
+
 from ..isolation import memory, warden
 from ..isolation.guarded import Guarded
 from ..isolation.spent import SPENT
@@ -140,7 +142,7 @@ class Program:
         told = self.end()
         lines = self.guarded.last()
         if warden.MEMORY in told:
-            why = f"took more than {self.limit / memory.GIB:.3g} GiB with what it started; raise --memory"
+            why = f"took more than {self.limit / GIB:.3g} GiB with what it started; raise --memory"
         elif warden.PROCESSES in told:
             why = f"started more than {warden.MOST} processes"
         elif not why:

@@ -4,10 +4,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ssmspec_ref.options.memory import in_bytes
+
 GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 SHARE = 0.8
 """The fraction of the memory of the machine, or of the container."""
-GIB = 1 << 30
 
 
 def taken() -> int:
@@ -18,9 +19,9 @@ def taken() -> int:
 
 
 def allowed(gibibytes: float | None = None) -> int:
-    """Bytes: the given amount, or a fraction of the available memory."""
-    if gibibytes is not None:
-        return int(gibibytes * GIB)
+    """Bytes: the given amount, or a fraction of the available memory. Raises: OptionError for more than machines have."""
+    if (given := in_bytes(gibibytes)) is not None:
+        return given
     try:
         found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, ValueError, OSError):  # the system does not tell

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from .memory import GIB, allowed
+from ssmspec_ref.options.memory import GIB
+
+from .memory import allowed
 
 QUOTA, OLDER = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu")
 LEAST = GIB

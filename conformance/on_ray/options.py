@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from ssmspec_ref.options.memory import GIB
+
 from ..errors import ClusterUnavailable
 
 LOCAL = "local"
 PANEL = "On a Ray cluster"
-GIB = 2**30
 NAMES = tuple(f"--ray-{name}" for name in ("cpus", "gpus", "memory", "tries", "wait", "ship", "mixed"))
 """The options that have no use without an address."""
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import Adapter, Capability
+from ssmspec_ref.options.memory import GIB
 
 from .. import errors
 from ..errors import AdapterUnavailable, ConformanceError, Garbled
@@ -239,7 +240,7 @@ class Process:
         garbled = isinstance(error, Garbled) and not child.late
         told = child.end(0.0 if garbled or child.late else LEAVING)
         if warden.MEMORY in told:
-            most = f"{self.limit / memory.GIB:.3g} GiB"
+            most = f"{self.limit / GIB:.3g} GiB"
             lost = Answer(failed="memory", said=f"the process and what it started used more than {most}; raise --memory")
         elif warden.PROCESSES in told:
             lost = Answer(failed="crash", said=f"the process started more than {warden.MOST} processes and was killed")

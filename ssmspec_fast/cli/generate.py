@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ssmspec_ref.errors import OptionError, ParameterError, SpecError
 from ssmspec_ref.options import files
+from ssmspec_ref.options.memory import in_bytes
 from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import nearest
 
@@ -108,13 +109,14 @@ def generate(
     """Complete prompts. Texts go to standard output, everything else to standard error."""
     console, progress = _console(False), _console(True)
     given: dict[str, Any] = {"method": method, "mode": mode, "drafts": drafts, "choose": choose, "rows": rows, "tree": tree}
-    given |= {"device": device, "dtype": dtype, "limit": memory, "accept": accept_field or []}
+    given |= {"device": device, "dtype": dtype, "accept": accept_field or []}
     defaults = {"mode": "fast", "dtype": "float32", "method": "snapshots"} if demo else {"mode": "bitwise"}
     if tree is not None:
         defaults.pop("method", None)
     given |= {name: value for name, value in defaults.items() if given[name] is None}
     with _one_line(progress, out):
         _check_use(Typed(context), demo, drafter, tree, temperature)
+        given["limit"] = in_bytes(memory)
         if prompts is not None:
             files.readable("--prompts", prompts)
         texts = prompts_of(prompt or [], prompts)

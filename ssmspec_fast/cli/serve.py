@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ssmspec_ref.errors import OptionError, SpecError
+from ssmspec_ref.options.memory import in_bytes
 from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import one_of
 
@@ -92,9 +93,10 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. The address goes to standard error once the server listens."""
     drafting = {"drafts": drafts, "choose": choose, "rows": rows, "tree": tree}
-    room = {"slots": slots, "cache": context, "mode": mode, "device": device, "dtype": dtype, "limit": memory}
+    room: dict[str, Any] = {"slots": slots, "cache": context, "mode": mode, "device": device, "dtype": dtype}
     room |= {"accept": accept_field or [], "piece": prefill_chunk}
     try:
+        room["limit"] = in_bytes(memory)
         for option, count in (("--queue", queue), ("--per-client", per_client)):
             if count is not None and count < most_choices:
                 raise OptionError(f"{option} is {count}; it must be {most_choices} or more, which is --most-choices")

@@ -11,7 +11,6 @@ import pytest
 
 from conformance.adapters.reference_parts.attention import verify_tree
 from conformance.isolation import parallel
-from conformance.isolation.memory import GIB
 from conformance.judge.verdict import VOID, judge
 from conformance.progress.resume import key
 from conformance.progress.shards import Judged
@@ -21,6 +20,7 @@ from conformance.run.results import Setting
 from conformance.run.runner import Alone, run
 from conformance.suite.specification import DRAWN
 from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject, Verdict
+from ssmspec_ref.options.memory import GIB
 
 
 @pytest.fixture

@@ -317,7 +317,7 @@ def test_penalties_are_heeded_also_by_greedy_choices(more: list[str], trained: P
             ["--checkpoint", "{pair}/mamba2", "--prompt", "x", "--method", "magic"],
             "ParameterError: method 'magic' does not exist",
         ),
-        (["--checkpoint", "{pair}/mamba2", "--prompt", "x", "--memory", "9"], "MemoryRefused: peak memory"),
+        (["--checkpoint", "{pair}/mamba2", "--prompt", "x", "--memory", "0.0001"], "MemoryRefused: peak memory"),
     ],
 )
 def test_a_mistake_is_one_line_with_its_name_and_ends_with_two(words: list[str], said: str, trained: Path) -> None:
