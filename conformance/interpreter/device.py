@@ -29,11 +29,12 @@ def placed(device: str) -> Iterator[str]:
         raise AdapterUnavailable("triton was imported before the interpreter was chosen; set TRITON_INTERPRET=1 at the start")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
+        from .bounds import bounded
         from .faithful import faithful
     except ImportError as error:
         told = f"triton is not installed here; to interpret kernels, {installing('kernels')}"
         raise AdapterUnavailable(told) from error
-    with faithful(), _counted():
+    with faithful(), bounded(), _counted():
         yield "cpu"
 
 

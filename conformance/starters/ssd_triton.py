@@ -52,7 +52,7 @@ class Step:
         (b, h, p, n), g = S.shape, B.shape[1]
         y, S_next = torch.full_like(x, float("nan")), torch.full_like(S, float("nan"))
         blocks = {"BLOCK_P": triton.next_power_of_2(p), "BLOCK_N": triton.next_power_of_2(n)}
-        # In the interpreter every access is watched: one outside these tensors is an error with its place.
+        # The interpreter refuses an access outside a launch's tensors; the guard also sees programs that share an address.
         with guarded(S=S, x=x, dt=dt, B=B, C=C, A=A, y=y, S_next=S_next):
             step_kernel[(b, h)](S, x, dt, B, C, A, y, S_next, h, g, p, n, **blocks)
         return y.cpu().numpy(), S_next.cpu().numpy()
