@@ -57,6 +57,7 @@ app = typer.Typer(
     cls=Refusing,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Test an implementation against the float64 reference.",
 )
 

@@ -5,7 +5,8 @@ import sys
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed
 from itertools import pairwise
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -30,7 +31,7 @@ def build() -> typer.Typer:
     app = typer.Typer(
         pretty_exceptions_enable=False,
         no_args_is_help=True,
-        add_completion=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
         help="Test and run state-space-model decoding.",
     )
     app.callback()(_version)
@@ -56,6 +57,7 @@ def main() -> None:
     words = sys.argv[1:]
     try:
         command = typer.main.get_command(build())
+        named(command)
         told = swallowed(command, words) or blank(words)
         if told:
             print(shown(told), file=sys.stderr)
@@ -75,6 +77,20 @@ def main() -> None:
         else:
             sys.exit(broke(error).exit_code)
         sys.exit(REFUSED)
+
+
+VALUES = {Path: "PATH", int: "N", float: "NUMBER", str: "TEXT", bool: ""}
+"""What the help shows in place of an option's value."""
+
+
+def named(command: Any) -> None:
+    """Name the value of every option by its kind, which the help of typer writes as a type of Python."""
+    for option in (one for one in command.params if one.opts[0].startswith("-") and not one.metavar):
+        annotation = getattr(option.type_descriptor, "annotation", str)
+        kind = (get_args(annotation) or (annotation,))[0]
+        option.metavar = VALUES.get(kind, "TEXT") or " "
+    for below in getattr(command, "commands", {}).values():
+        named(below)
 
 
 def swallowed(command: Any, words: list[str]) -> str:

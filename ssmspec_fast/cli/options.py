@@ -35,4 +35,6 @@ AcceptOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(help="Unknown field of the checkpoint's config that does not change the result. Repeat for several."),
 ]
-MemoryOption: TypeAlias = Annotated[float | None, typer.Option(min=0.0001, help="Memory limit in GiB. Default: what is free.")]
+MemoryOption: TypeAlias = Annotated[
+    float | None, typer.Option(min=0.0001, help="Memory limit in GiB. Default: all that is free.")
+]

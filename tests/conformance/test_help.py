@@ -1,0 +1,56 @@
+"""The help of every command: short and long, values by their kind, and words that a shell completes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from conformance.main import build, named
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+WHOLE = typer.main.get_command(build())
+named(WHOLE)
+PATHS = list(commands(WHOLE))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_a_value_is_shown_by_its_kind(path: tuple[str, ...]) -> None:
+    command: Any = WHOLE
+    for name in path:
+        command = command.commands[name]
+    kinds = {option.name: option.metavar for option in command.params if option.opts[0].startswith("-")}
+    assert set(kinds.values()) <= {"PATH", "N", "NUMBER", "TEXT", " "}, kinds
+    assert all((kinds[option.name] == " ") == option.is_flag for option in command.params if option.name in kinds)
+
+
+@pytest.mark.parametrize("path", [(), ("conform", "run"), ("generate",), ("gates", "check")], ids=" ".join)
+def test_the_short_help_is_the_long_one(path: tuple[str, ...]) -> None:
+    short, long = (CliRunner().invoke(build(), [*path, option]) for option in ("-h", "--help"))
+    assert short.exit_code == long.exit_code == 0
+    assert short.output == long.output
+    assert "Usage" in short.output
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    code = "import sys; sys.argv = ['ssmspec']; from conformance.main import main; main()"
+    for words, count, wanted in (("ssmspec con", 1, "conform"), ("ssmspec conform run --max-f", 3, "--max-failures")):
+        asked = {"_SSMSPEC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment() | asked, check=True)
+        assert done.stdout.split() == [wanted]
+
+
+def environment() -> dict[str, str]:
+    """That of this process, with its modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
