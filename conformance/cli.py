@@ -47,7 +47,7 @@ from .run.plan import Job, Selection, plan
 from .run.pool import Pool
 from .run.process import TIMEOUT
 from .run.results import EXPLAIN, FULL, Setting, rerun
-from .run.runner import Alone, Outcome
+from .run.runner import BAD, Alone, Outcome
 from .run.runner import run as run_plan
 from .starting import ADAPTER, DAY, DEVICE, PROGRAMS
 from .suite import SPECIFICATIONS, find
@@ -64,10 +64,13 @@ app = typer.Typer(
 
 SAFE = re.compile(r"[^\w.-]+")
 """Characters that are replaced in a folder's name."""
-FOLDER, OF_A_CASE = Path("conformance-report"), "case"
+FOLDER, OF_A_CASE, OF_FAILED = Path("conformance-report"), "case", "failed"
 REPORT = f"Folder for the report. Default: {FOLDER}; with --case {FOLDER / OF_A_CASE}."
 DUMP = "Save the case of --case, or the smallest case of each failure, in this folder: an npz and a script that loads it."
 SEED = "Seed of the inputs with which some cases are called again. Default: random."
+AGAIN = (
+    f"Run what failed or stayed unknown in the last run into the report folder; the report goes to its folder {OF_FAILED}."
+)
 KEEP = "With --resume: do not run again what had passed. For an adapter that you trust: its process can write to the report."
 FIRST = "Stop at the first case that fails or stays unknown."
 MOST = "Stop after this many cases that failed or stayed unknown."
@@ -112,6 +115,7 @@ def run(
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help=SEED)] = None,
     dump: Annotated[Path | None, typer.Option(help=DUMP)] = None,
+    failed: Annotated[bool, typer.Option("--failed", help=AGAIN)] = False,
     first: Annotated[bool, typer.Option("-x", help=FIRST)] = False,
     max_failures: Annotated[int | None, typer.Option(min=1, help=MOST)] = None,
     explain: Annotated[str, typer.Option(callback=_explain, help=EXPLAINED)] = FULL,
@@ -136,6 +140,8 @@ def run(
     selection = Selection(tier, subject, operation, case, tuple(before or ()), shard_of(shard))
     report = report or (FOLDER / OF_A_CASE if case else FOLDER)
     _check(Typed(context), selection, in_process, ray, resume)
+    if failed:
+        selection, seed, report = _failed(selection, seed, report)
     _check_files(report, resume, known, dump)
     owned = RunFolder(report, resume)
     try:
@@ -174,7 +180,9 @@ def _check(typed: Typed, selection: Selection, in_process: bool, ray: str | None
     if not selection.case:
         typed.unused(["--before"], "it names what runs before one case", "give --case")
     else:
-        typed.unused(["--tier", "--shard"], "--case names the one case to run")
+        typed.unused(["--tier", "--shard", "--failed"], "--case names the one case to run")
+    if "--failed" in typed.values:
+        typed.unused(["--tier", "--shard", "--resume"], "--failed runs what failed in the last report", "omit --failed")
     if "-x" in typed.values:
         typed.unused(["--max-failures"], "-x stops at the first failure", "omit -x")
     if in_process:
@@ -187,6 +195,28 @@ def _check(typed: Typed, selection: Selection, in_process: bool, ray: str | None
         typed.unused(["--jobs", "--in-process"], "--ray runs each shard as a task of the cluster")
         typed.unused(["-x", "--max-failures"], "a shard that runs on a cluster is not stopped", "omit --ray")
         typed.unused(["--dump"], "it calls the implementation on this machine, and --ray on others", "omit --ray")
+
+
+def _failed(selection: Selection, seed: int | None, folder: Path) -> tuple[Selection, int | None, Path]:
+    """What failed in the last run into this folder, the seed that it had, and the folder of this run's report.
+
+    Raises: OptionError if there is no such run, or nothing failed in it.
+    """
+    found = [below for below in (folder / OF_FAILED, folder) if (below / REPORT_FILE).exists()]
+    if not found:
+        raise OptionError(f"--failed finds no report in {folder}; omit it, or name the folder with --report")
+    try:
+        last = read_report(max(found, key=lambda below: (below / REPORT_FILE).stat().st_mtime))
+    except ConformanceError as error:
+        raise refused(error) from error
+    again = tuple((r.adapter, r.subject, r.case) for r in last.results if r.verdict in BAD and r.case and r.operation)
+    if not again:
+        raise OptionError(f"--failed: no case failed or stayed unknown in the last run into {folder}; omit it to run all")
+    return (
+        replace(selection, failed=again),
+        seed if seed is not None else next(iter(last.header.seeds), None),
+        folder / OF_FAILED,
+    )
 
 
 def _check_files(report: Path, resume: bool, known: Path | None, dump: Path | None) -> None:

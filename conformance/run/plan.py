@@ -70,12 +70,15 @@ class Selection:
     """The shard, and the number of shards. Cases are distributed in turn; those with the same id are in the same shard."""
     seed: int = OTHER
     """The seed of the cases whose sizes are drawn when a run starts."""
+    failed: tuple[tuple[str, str, str], ...] = ()
+    """Adapter, subject and id of cases to run again, in place of those of the tier."""
 
     @property
     def only(self) -> str:
         """What is selected, apart from a shard; "" if nothing is left out."""
         chosen = {"subject": self.subject, "operation": self.operation, "case": self.case or "*"}
-        return ", ".join(f"{name} {pattern}" for name, pattern in chosen.items() if pattern != "*")
+        again = [f"{len(self.failed)} that failed before"] if self.failed else []
+        return ", ".join([*again, *(f"{name} {pattern}" for name, pattern in chosen.items() if pattern != "*")])
 
     @property
     def whole(self) -> bool:
@@ -100,8 +103,12 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
         for subject in adapter.subjects:
             if selection.subject != subject.name and not fnmatchcase(subject.name, selection.subject):
                 continue
+            if selection.failed:
+                again = [case for made, name, case in selection.failed if (made, name) == (adapter.name, subject.name)]
+                jobs += _named(given, adapter, subject, again, selection.operation)
+                continue
             if selection.case:
-                jobs += _first(given, adapter, subject, selection.before)
+                jobs += _named(given, adapter, subject, selection.before)
             for operation in OPERATIONS:
                 if fnmatchcase(operation, selection.operation):
                     found = list(_jobs(given, adapter, subject, operation, selection))
@@ -200,12 +207,13 @@ def _once(specification: Specification, cases: Iterable[Case]) -> dict[str, Case
     return {specification.identify(case): case for case in cases}
 
 
-def _first(given: str, adapter: Adapter, subject: Subject, before: Iterable[str]) -> Iterator[Job]:
-    """The cases to run before the selected one."""
-    for identity in before:
+def _named(given: str, adapter: Adapter, subject: Subject, ids: Iterable[str], operation: str = "*") -> Iterator[Job]:
+    """The cases of these ids that the subject offers."""
+    for identity in ids:
         specification, case = find(identity)
         capability = subject.capabilities.get(specification.operation)
-        if capability is not None and within(specification, capability, case):
+        wanted = fnmatchcase(specification.operation, operation)
+        if wanted and capability is not None and within(specification, capability, case):
             yield Job(given, adapter, subject, capability, specification, case)
 
 
