@@ -5,7 +5,6 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
@@ -13,17 +12,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ssmspec_ref.contract import OPERATIONS, Adapter, Limits
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.errors import OptionError
 from ssmspec_ref.options import files
 from ssmspec_ref.options.typed import Typed
-from ssmspec_ref.options.words import nearest, one_of, shard_of
+from ssmspec_ref.options.words import one_of, shard_of
 
 from . import starting
 from .diagnose.dump import dump as write_case
 from .engines import cli as engines
-from .errors import ConformanceError, UnknownCase
-from .explain.explain import explain
+from .errors import ConformanceError
+from .explain import commands
 from .isolation.memory import allowed
 from .isolation.parallel import parallel
 from .judge.verdict import OTHER, Judgement
@@ -50,7 +49,7 @@ from .run.results import EXPLAIN, FULL, Setting, rerun
 from .run.runner import BAD, Alone, Outcome
 from .run.runner import run as run_plan
 from .starting import ADAPTER, DAY, DEVICE, PROGRAMS
-from .suite import SPECIFICATIONS, find
+from .suite import find
 from .suite.specification import TIERS
 
 app = typer.Typer(
@@ -79,10 +78,6 @@ MEMORY = "Memory limit in GiB of the run, which its workers share. Default: 0.8 
 JOBS = "Parallel processes. Each starts a worker for each adapter. Default: as many as there are cores, memory and cases for."
 
 
-def _tier(value: str) -> str:
-    return one_of("--tier", value, TIERS)
-
-
 def _explain(value: str) -> str:
     return one_of("--explain", value, EXPLAIN)
 
@@ -97,7 +92,9 @@ def run(
     context: typer.Context,
     adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
     program: Annotated[list[str] | None, typer.Option(help=PROGRAMS)] = None,
-    tier: Annotated[str, typer.Option(callback=_tier, help="smoke (under 30 s), standard or deep (hours).")] = "standard",
+    tier: Annotated[
+        str, typer.Option(callback=commands.tier, help="smoke (under 30 s), standard or deep (hours).")
+    ] = "standard",
     subject: Annotated[str, typer.Option(help="Only these subjects; a pattern such as 'qwen3*'.")] = "*",
     operation: Annotated[str, typer.Option(help="Only these operations; a pattern such as 'ssd.*'.")] = "*",
     case: Annotated[str | None, typer.Option(help="One case, by its id.")] = None,
@@ -338,34 +335,6 @@ def _drawn() -> int:
     return OTHER + secrets.randbelow(2**31)
 
 
-@app.command(name="list")
-def list_cases(
-    tier: Annotated[str, typer.Option(callback=_tier, help="smoke, standard or deep.")] = "smoke",
-    operation: Annotated[str, typer.Option(help="Only these operations; a pattern.")] = "*",
-) -> None:
-    """List the cases of a tier, and what each one tests."""
-    console = Console(soft_wrap=True, highlight=False)
-    found = [specification for specification in SPECIFICATIONS if fnmatchcase(specification.operation, operation)]
-    if not found:
-        near = nearest(operation, OPERATIONS)
-        raise refused(UnknownCase(f"{operation!r} is not an operation{near}; the operations are {', '.join(OPERATIONS)}"))
-    for specification in found:
-        for case in specification.cases(tier, Limits()):
-            console.print(f"{specification.identify(case)}  [dim]{specification.source(case)}[/dim]")
-
-
-@app.command(name="explain")
-def explain_case(case: Annotated[str, typer.Argument(help="The id of a case, or an operation such as ssd.step.")]) -> None:
-    """Say what a case id means and what your function receives in it, or how an operation is called."""
-    try:
-        parts = explain(case)
-    except ConformanceError as error:
-        raise refused(error) from error
-    wide = max(len(part) for part, _ in parts)
-    for part, said in parts:
-        Console(soft_wrap=True, highlight=False).print(Text(f"{part:<{wide}}  ", style="bold").append(said, style="not bold"))
-
-
 @app.command(name="report")
 def show_report(path: artefacts.Path_) -> None:
     """Print a report again. A truncated or edited report is refused."""
@@ -379,5 +348,6 @@ def show_report(path: artefacts.Path_) -> None:
 
 
 artefacts.register(app)
+commands.register(app)
 starting.register(app)
 engines.register(app)
