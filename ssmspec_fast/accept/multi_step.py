@@ -30,7 +30,7 @@ from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict
 from ..operations import Operations
 from .processors import ORDERED
-from .sampled import LAWS, Sampled, check_q
+from .sampled import LAWS, Sampled, check_q, pick
 
 
 class MultiStep(Sampled):
@@ -44,8 +44,10 @@ class MultiStep(Sampled):
     divides = True
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
-        self.check_proposal(proposal)
         window = proposal.window
+        if window.tokens.shape[1] == 1:  # nothing is tested: neither coins nor a law of drafts is needed
+            return self.as_drawn(proposal, logits, sequences, operations)
+        self.check_proposal(proposal)
         p = self.law(window, logits, sequences, operations)
         noise = self.coins(window, sequences), self.picks(window, sequences, operations)
         rule = operations.accept_sampled
@@ -175,11 +177,3 @@ RULES = {
 def choose(rows: Tensor, one: Left, other: Left) -> Left:
     """`one` in these rows, `other` elsewhere."""
     return Left(*(torch.where(rows if a.dim() == 1 else rows[:, None], a, b) for a, b in zip(one, other, strict=True)))
-
-
-def pick(weights: Tensor, total: Tensor, u: Tensor) -> Tensor:
-    """The first token at which the running sum exceeds u total; the last with weight if there is none (3)."""
-    some = weights > 0
-    passed = (weights.cumsum(-1) > (u * total)[..., None]) & some
-    last = weights.shape[-1] - 1 - some.flip(-1).long().argmax(-1)
-    return torch.where(passed.any(-1), passed.long().argmax(-1), last)

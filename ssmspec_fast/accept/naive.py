@@ -13,10 +13,7 @@ from torch import Tensor
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict
 from ..operations import Operations
-from .multi_step import pick
-from .processors import ORDERED
 from .sampled import Sampled
-from .walk import walk
 
 
 class Naive(Sampled):
@@ -26,16 +23,4 @@ class Naive(Sampled):
     several = True
 
     def __call__(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
-        window = proposal.window
-        p = self.law(window, logits, sequences, operations)
-        picks = self.picks(window, sequences, operations)
-        rule = operations.accept_sampled
-        tree = window.tokens, window.tree()
-        found = self.by_kernel(rule, proposal, *tree, p, None, picks) if rule else walk(*tree, choices(p, picks))
-        return self.decided(*found, window, logits, p, sequences)
-
-
-def choices(p: Tensor, picks: Tensor) -> Tensor:
-    """The target's token after every node (b, t)."""
-    wide = p.double()
-    return pick(wide, ORDERED.sum(wide), picks.double())
+        return self.as_drawn(proposal, logits, sequences, operations)

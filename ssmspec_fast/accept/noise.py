@@ -11,11 +11,17 @@ DRAW     as COIN                                               the draft that is
 A window emits at least one token, so its length identifies it and no coin or draw is used twice; a position is emitted once.
 Picks depend on the position alone: naive sampling emits the tokens of plain sampled decoding, whatever is drafted.
 
-Only sums and products of integers below 2^49, shifts and masks: the same bits on every device with int64.
+Only integers of 64 bits, whose products are taken modulo 2^64: the same bits on every device. With (a, b, c, d) the words
+before a round, M its multipliers and k its keys,
+
+    a' = high(M_1 c) ^ b ^ k_0,   b' = low(M_1 c),   c' = high(M_0 a) ^ d ^ k_1,   d' = low(M_0 a)              (3)
+
+so a round takes a, c, a, c, .. and b, d, b, d, .. to one row less of the same: five operations for all words.
 Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011), section 3.3; its known answers are tests.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,7 +30,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 COIN, PICK, DRAW = 0, 1, 2
-MASK, HALF = 0xFFFFFFFF, 0xFFFF
+MASK = 0xFFFFFFFF
 MULTIPLIERS, BUMPS, ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -38,25 +44,47 @@ def check_seed(seed: int) -> None:
 
 def uniforms(seed: int | Tensor, request: Tensor, position: Tensor, node: Tensor | int, stream: int) -> Tensor:
     """(2), broadcast over request, position and node; fp32. A seed for each request has a last axis of two words."""
-    nodes = torch.full_like(request, node, dtype=torch.int64) if isinstance(node, int) else node.long()
-    zero = torch.zeros_like(request + position + nodes)
-    request, position, nodes = request + zero, position + zero, nodes + zero
     key = seed.unbind(-1) if isinstance(seed, Tensor) else (seed & MASK, seed >> 32)
-    words = philox((request, position, nodes, zero + stream), key)
+    words = philox((request, position, number(node, request), number(stream, position)), key)
     return (words[0] >> 8).float() * 2.0**-24
 
 
+def number(n: Tensor | int, like: Tensor) -> Tensor:
+    """A tensor of integers, or a number in a tensor of one element."""
+    return n.long() if isinstance(n, Tensor) else constant((n,), like.device).view((1,) * like.dim())
+
+
+@cache
+def constant(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Kept for good, because a graph cannot copy from the host, and reads it wherever it was recorded."""
+    return torch.tensor(numbers, dtype=torch.int64).to(device)
+
+
 def philox(counter: Words, key: Sequence[Any]) -> Words:
-    """(1): ten rounds over four words of 32 bits, held in int64."""
-    a, b, c, d = (x & MASK for x in counter)
+    """(1): ten rounds (3) over four words of 32 bits, held in int64."""
+    a, b, c, d = torch.broadcast_tensors(*counter)
+    rows, ones, device = ROUNDS + 2, (1,) * a.dim(), a.device
+    left, right = (alternating(pair, rows) & MASK for pair in ((a, c), (b, d)))
+    keys, many = keys_of(key, left), constant(MULTIPLIERS[::-1] * (rows // 2), device).view(rows, *ones)
     for i in range(ROUNDS):
-        k, m = ((word + i * bump) & MASK for word, bump in zip(key, BUMPS, strict=True))
-        (high_a, low_a), (high_c, low_c) = (product(n, x) for n, x in zip(MULTIPLIERS, (a, c), strict=True))
-        a, b, c, d = high_c ^ b ^ k, low_c, high_a ^ d ^ m, low_a
-    return a, b, c, d
+        rows -= 1
+        products = left[1:] * many[:rows]
+        left, right = ((products >> 32) ^ right[:rows] ^ keys[i, :rows]) & MASK, products
+    right = right & MASK
+    return left[0], right[0], left[1], right[1]
 
 
-def product(n: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The upper and lower word of n x, from the halves of x."""
-    low, high = n * (x & HALF), n * (x >> 16)
-    return (high + (low >> 16)) >> 16, (((high & HALF) << 16) + low) & MASK
+def keys_of(key: Sequence[Any], like: Tensor) -> Tensor:
+    """The keys k_0, k_1, k_0, .. of every round, for all its rows."""
+    ones = (1,) * (like.dim() - 1)
+    if isinstance(key[0], Tensor):
+        words = torch.broadcast_tensors(*key, like[0])[:2]
+        bumps = tuple(i * BUMPS[n % 2] for i in range(ROUNDS) for n in range(len(like)))
+        return (alternating(words, len(like)) + constant(bumps, like.device).view(ROUNDS, len(like), *ones)) & MASK
+    numbers = tuple((key[n % 2] + i * BUMPS[n % 2]) & MASK for i in range(ROUNDS) for n in range(len(like)))
+    return constant(numbers, like.device).view(ROUNDS, len(like), *ones)
+
+
+def alternating(pair: Sequence[Tensor], rows: int) -> Tensor:
+    """The two in turn, as the rows of one tensor."""
+    return torch.stack([pair[n % 2].long() for n in range(rows)])

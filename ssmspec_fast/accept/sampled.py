@@ -13,9 +13,10 @@ from ..engine.window import Proposal, Verdict, Window
 from ..operations import Operations
 from ..operations.slots import index
 from . import Acceptance
+from .fused import naive
 from .noise import COIN, PICK, check_seed, uniforms
-from .processors import Past, Sampling, past, process, rules_of
-from .walk import best, broken, cut
+from .processors import ORDERED, Past, Sampling, needs_of, past, process, rules_of
+from .walk import best, broken, cut, walk
 
 LAWS: tuple[str, ...] = ("iid", "without_replacement", "point_mass")
 
@@ -77,8 +78,25 @@ class Sampled(Acceptance):
     def picks(self, window: Window, sequences: Sequences, operations: Operations) -> Tensor:
         """A uniform for the token after each node (b, t); one for each position."""
         request, length = self.named(window, sequences)
-        depths = operations.tree_mask(window.tree())[1].clamp_min(0)
-        return uniforms(self.seeds(window, sequences), request, length + depths, 0, PICK)
+        if window.tokens.shape[1] > 1:
+            length = length + operations.tree_mask(window.tree())[1].clamp_min(0)
+        return uniforms(self.seeds(window, sequences), request, length, 0, PICK)
+
+    def as_drawn(self, proposal: Proposal, logits: Tensor, sequences: Sequences, operations: Operations) -> Verdict:
+        """The run of the tokens that are drawn from p after each node: the rule `naive`, and every rule without drafts."""
+        window, rule = proposal.window, operations.accept_sampled
+        p = self.law(window, logits, sequences, operations)
+        picks, bad = self.picks(window, sequences, operations), self.bad(logits, p, sequences)
+        if rule is not None and sequences.same_ends is not None:
+            return naive(rule, window, p, picks, bad, sequences)
+        tree = window.tokens, window.tree()
+        run = self.by_kernel(rule, proposal, *tree, p, None, picks) if rule else walk(*tree, choices(p, picks))
+        return cut(*best(*run, window), sequences, window.sequences, bad)
+
+    def bad(self, logits: Tensor, p: Tensor, sequences: Sequences) -> Tensor:
+        """The nodes (b, t) without a distribution: all of it is NaN then; but at temperature 0 it is a point mass always."""
+        found = p[..., 0].isnan()
+        return found | broken(logits) if needs_of(sequences, self.sampling).greedy else found
 
     def seeds(self, window: Window, sequences: Sequences) -> Tensor | int:
         """The seed of each row (b, 1, 2), or the one of all rows."""
@@ -108,7 +126,7 @@ class Sampled(Acceptance):
     def decided(
         self, emitted: Tensor, path: Tensor, window: Window, logits: Tensor, p: Tensor, sequences: Sequences
     ) -> Verdict:
-        bad = broken(logits) | broken(p)
+        bad = self.bad(logits, p, sequences)
         return cut(*best(emitted, path, window), sequences, window.sequences, bad)
 
 
@@ -119,3 +137,17 @@ def check_q(law: str, q: Tensor | None) -> None:
     if (law != "point_mass") != (q is not None):
         verb = "needs q, the distribution after each node" if q is None else "takes no q"
         raise ParameterError(f"the law {law} {verb}")
+
+
+def choices(p: Tensor, picks: Tensor) -> Tensor:
+    """The target's token after every node (b, t)."""
+    wide = p.double()
+    return pick(wide, ORDERED.sum(wide), picks.double())
+
+
+def pick(weights: Tensor, total: Tensor, u: Tensor) -> Tensor:
+    """The first token at which the running sum exceeds u total; the last with weight if there is none."""
+    some = weights > 0
+    passed = (weights.cumsum(-1) > (u * total)[..., None]) & some
+    last = weights.shape[-1] - 1 - some.flip(-1).long().argmax(-1)
+    return torch.where(passed.any(-1), passed.long().argmax(-1), last)

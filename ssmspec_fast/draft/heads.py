@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from ..accept.multi_step import pick
 from ..accept.noise import DRAW, check_seed, uniforms
 from ..accept.processors import ORDERED, Sampling, process, rules_of
+from ..accept.sampled import pick
 from ..engine.decoder import Decoder
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict, Window

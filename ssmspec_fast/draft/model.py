@@ -22,9 +22,9 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..accept.multi_step import pick
 from ..accept.noise import DRAW, check_seed, uniforms
 from ..accept.processors import ORDERED, Past, Sampling, needs_of, past, penalised, process, rules_of
+from ..accept.sampled import pick
 from ..engine.prefill import Piece
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Window

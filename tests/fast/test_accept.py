@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssmspec_fast.accept import multi_step, noise
-from ssmspec_fast.accept.multi_step import MultiStep, judge, pick
-from ssmspec_fast.accept.naive import Naive, choices
+from ssmspec_fast.accept.multi_step import MultiStep, judge
+from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.noise import COIN, DRAW, PICK, philox, uniforms
 from ssmspec_fast.accept.rejection import Rejection
+from ssmspec_fast.accept.sampled import choices, pick
 from ssmspec_fast.accept.walk import cut, walk
 from ssmspec_fast.engine.sequences import Sequences, new_sequences
 from ssmspec_fast.engine.window import Proposal, Window
@@ -154,7 +155,7 @@ def test_planted_faults_of_decisions_are_caught(fault: str, monkeypatch: pytest.
     law, name, make = FAULTS[fault]
     wrong = make(SimpleNamespace(**vars(multi_step)))
     monkeypatch.setattr(multi_step, name, wrong)
-    monkeypatch.setattr("ssmspec_fast.accept.naive.pick", multi_step.pick)
+    monkeypatch.setattr("ssmspec_fast.accept.sampled.pick", multi_step.pick)
     found = [cases.judge(shim(), cases.drawn_case(case))[0] for case in cases.CASES if case[0] == law]
     assert not all(found)
 
