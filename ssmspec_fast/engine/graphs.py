@@ -97,6 +97,21 @@ class Graphs:
         self.recorder, self.engine, self.sequences = recorder, engine, sequences
         self.shared = sequences.shared  # a recorded kernel reads it at this address
         self.recorded: dict[Any, Recorded] = {}
+        self.settling: dict[int, tuple[Tensor, Callable[[], None]]] = {}
+
+    def settle(self, slots: Tensor) -> None:
+        """Brings the states of these rows up to date, for a method that needs only launches for it."""
+        held, replay = self.settling.get(len(slots)) or self.record_settling(slots)
+        held.copy_(slots)
+        replay()
+
+    def record_settling(self, slots: Tensor) -> tuple[Tensor, Callable[[], None]]:
+        """Records it on padding (2)."""
+        held, target = torch.full_like(slots, -1), self.engine.target
+        settle = target.method.settle
+        _, replay = self.recorder(lambda: settle(target.pools, held, target.model, self.sequences, target.operations))
+        self.settling[len(slots)] = held, replay
+        return self.settling[len(slots)]
 
     def step(self, slots: Tensor, behind: int, shape: Any = None) -> tuple[Proposal, Verdict]:
         """One window of these rows (1) to (3); `behind` is given by the method and `shape` by the drafter."""

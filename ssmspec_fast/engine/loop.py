@@ -193,6 +193,8 @@ class Engine:
             for shape in self.drafter.every_shape():
                 for rows, behind in product(batches, self.target.every_behind()):
                     self.graphs.step(self.rows([-1] * rows), behind, shape)
+                for rows in batches if self.drafter.silent(shape) else ():
+                    self.settle(self.rows([-1] * rows))
         self.close()
 
     def padded(self, running: int) -> int:
@@ -207,6 +209,7 @@ class Engine:
         self.sequences.set(slice(None), settings)
         self.sequences.ended.fill_(True)
         self.rounds.clear()
+        self.drafter.release(self.rows([*range(self.slots)]))
         if self.reading is not None:
             self.reading.forget({})
         self.ask([settings])
@@ -268,7 +271,10 @@ class Engine:
         """One window of every sequence that is `ready`, (1) to (4); its result is the last entry of `rounds`."""
         slots = self.rows(self.batch(running))
         shape = self.drafter.choose_shape(len(running))
-        self.settle(running, shape)
+        silent = self.drafter.silent(shape)
+        if silent and not self.settled:
+            self.settle(slots)
+        self.settled = silent
         if self.graphs is not None:
             proposal, verdict = self.graphs.step(slots, self.target.behind(slots), shape)
         else:
@@ -277,12 +283,16 @@ class Engine:
         self.drafter.observe(sequences, proposal, verdict)
         self.rounds.append(launched(running, verdict, sequences, shape))
 
-    def settle(self, running: dict[int, Request], shape: Any) -> None:
-        """Brings the states up to date before a window without drafts, if the last one had some: plain steps follow."""
-        silent, sequences, target = self.drafter.silent(shape), self.sequences, self.target
-        if silent and not self.settled and target.method.settles and sequences is not None:
-            target.method.settle(target.pools, self.rows(sorted(running)), self.model, sequences, self.operations)
-        self.settled = silent
+    def settle(self, slots: Tensor) -> None:
+        """Brings the states up to date before a window without drafts that follows one with drafts: plain steps follow."""
+        method, sequences = self.target.method, self.sequences
+        if not (method.settles and method.lags) or sequences is None:
+            return
+        if self.graphs is not None and not method.waits:
+            self.graphs.settle(slots)
+        else:
+            rows = slots[slots >= 0] if method.waits else slots
+            method.settle(self.target.pools, rows, self.model, sequences, self.operations)
 
     def proposed(self, sequences: Sequences, slots: Tensor) -> Proposal:
         """(1), checked on the host because a user's drafter may be wrong. Not checked on a GPU, where the host would have to

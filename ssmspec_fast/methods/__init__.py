@@ -21,12 +21,15 @@ from ..operations import Operations, Rows
 class Method(Protocol):
     """See docs/decisions/0005-the-engine.md. `drafts` is the rows of a sequence, `trees` whether its windows are trees.
     `settles`: after `settle` its pools hold what plain decoding's would, so that plain steps may follow (`Window.settled`).
+    `lags`: before it they may not; `waits`: `settle` reads values on the host, so that it cannot be recorded.
     """
 
     name: str
     drafts: int
     trees: bool
     settles: bool
+    lags: bool
+    waits: bool
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
         """Raises: Unsupported, with the reason, if the method does not support the model, the window or the operations."""

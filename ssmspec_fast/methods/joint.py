@@ -64,7 +64,7 @@ class Lagging(Together):
 class Joint(Plain):
     """`drafts` rows for each sequence; the first of them advances the state."""
 
-    name, settles = "joint", True
+    name, settles, lags, waits = "joint", True, True, True
 
     def __init__(self, drafts: int = 1) -> None:
         self.drafts = drafts

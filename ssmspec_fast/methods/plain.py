@@ -23,6 +23,7 @@ class Plain:
     """Plain decoding, which every other method must equal. The other methods override what they do differently."""
 
     name, drafts, trees, settles = "plain", 1, False, False
+    lags = waits = False
 
     def check(self, model: Model, window: int, operations: Operations) -> None:
         if window != 1:

@@ -60,7 +60,7 @@ class ReplayBuffer(Plain):
     Raises: ParameterError for a capacity below 1.
     """
 
-    name, drafts, settles = "replay buffer", 1, True
+    name, drafts, settles, lags = "replay buffer", 1, True, True
 
     def __init__(self, capacity: int | None = None) -> None:
         if capacity is not None and capacity < 1:

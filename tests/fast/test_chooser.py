@@ -18,7 +18,7 @@ from ssmspec_fast.draft import Drafter
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
 from ssmspec_fast.draft.chooser import CATCH_UP, Chooser, Chosen, chosen
-from ssmspec_fast.draft.costs import DELAYED, ENOUGH, Costs, StepTimes, measured
+from ssmspec_fast.draft.costs import Costs, Step, StepTimes, measured
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.several import Several
@@ -92,16 +92,23 @@ def test_it_falls_back_to_plain_decoding_and_asks_again() -> None:
     chooser, asked = learned(0), 0
     chooser.share, spent, lost = 0.01, 0.0, 0.0
     for _ in range(3000):
-        drafts = chooser.choose(1)
+        drafts = stepped(chooser, lambda drafts: 1)
         asked += drafts > 0
         spent, lost = spent + CHEAP(1, 1 + drafts), lost + (CHEAP(1, 1 + drafts) - CHEAP(1, 1))
-        chooser.learn(drafts, {0: 1})
     assert asked > 100
     assert 0.005 < lost / spent <= 0.01
     for _ in range(300):
-        drafts = chooser.choose(1)
-        chooser.learn(drafts, {0: 1 + drafts})
+        stepped(chooser, lambda drafts: 1 + drafts)
     assert chooser.choose(1) == 4
+
+
+def stepped(chooser: Chooser, emit: Callable[[int], int]) -> int:
+    """A step whose result is read at once; the drafts."""
+    drafts = chooser.choose(1)
+    emitted = {0: emit(drafts)}
+    chooser.paid(chooser.costs(1, 1 + drafts), emitted.values())
+    chooser.learn(drafts, emitted)
+    return drafts
 
 
 def test_a_gain_within_the_margin_is_none() -> None:
@@ -190,35 +197,80 @@ def test_measured_steps_choose_the_better_of_plain_and_forced(us: Callable[[int]
 def test_a_planted_chooser_that_always_or_never_drafts_is_seen(
     planted: int, wrong: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Chooser, "choose", lambda self, batch: planted)
+    monkeypatch.setattr(Chooser, "choose", lambda self, batch, behind=0: planted)
     assert [n for n, case in enumerate(CASES) if not holds(*case)] == wrong
 
 
-def test_step_times_are_medians_of_what_steps_add() -> None:
-    now = [0.0]
-    times = StepTimes(lambda: now[0])
+class Clock:
+    """A clock that is moved on by hand, and step times that are read from it."""
 
-    def read(us: float, batch: int, tokens: int | None) -> None:
-        now[0] += 1e-6 * us
-        times.read(batch, tokens)
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.times = StepTimes(lambda: self.now)
 
+    def read(self, us: float, rows: int, tokens: int | None, launched: int | None = None) -> float | None:
+        self.now += 1e-6 * us
+        return self.times.read(Step(rows, tokens, tokens if launched is None else launched))
+
+
+def test_step_times_are_medians_of_steady_steps() -> None:
+    """Without what contains a prompt, and what is above them at a change."""
+    clock = Clock()
+    times = clock.times
     assert times.unknown(3, (1, 2, 5)) == 1
-    for us in (9e6, 9e6, 9e6, 100.0, 100.0, 700.0):  # two behind a prompt, one that compiled, one that was disturbed
-        read(us, 3, 1)
-    assert times.unknown(3, (1, 2, 5)) == 5 == times.unknown(4, (1, 2, 5))
-    for us in (9e6, 200.0, 200.0, 200.0):
-        read(us, 4, 5)
+    times.left_out(2)
+    assert [clock.read(us, 3, 1) for us in (9e6, 9e6)] == [None, None]
+    for us in (100.0, 100.0, 700.0):  # one was disturbed
+        assert clock.read(us, 3, 1) == pytest.approx(us)
+    assert times.unknown(4, (1, 2, 5)) == 5
+    for us in (900.0, 200.0, 200.0):
+        clock.read(us, 4, 5)
     assert times.unknown(3, (1, 2, 5)) is None
-    assert times(3, 1) == pytest.approx(100.0)
-    assert times(4, 3) == pytest.approx(150.0)
-    times.started()
-    for us in (9e6, 9e6, 100.0):
-        read(us, 4, 5)
-    assert times.times[4, 5].count(pytest.approx(9e6)) == 0
-    read(50.0, 4, None)
-    assert len(times.times[4, 5]) == 4
-    assert (DELAYED, ENOUGH) == (2, 3)
+    assert [times(3, n) for n in (1, 3, 5)] == pytest.approx([100.0, 150.0, 200.0])
+    assert times.change(4, drafting=True) == 0.0, "the time of a window was not known at the change to it"
+    clock.read(330.0, 4, 1)
+    for us in (100.0, 100.0):
+        clock.read(us, 4, 1)
+    clock.read(260.0, 4, 5)
+    assert (times.change(4, drafting=False), times.change(3, drafting=True)) == pytest.approx((230.0, 60.0))
     assert times.unknown(5, (1, 5)) == 1, "another number of rows has other times"
+
+
+def test_a_change_is_counted_where_steps_are_launched_ahead() -> None:
+    """The host's part of a change is in the step before it, the device's in the step itself."""
+    clock = Clock()
+    for tokens in (1, 5):
+        clock.times.left_out(1)
+        for _ in range(4):
+            clock.read(100.0 * tokens, 1, tokens)
+    clock.read(540.0, 1, 5, launched=1)
+    clock.read(120.0, 1, 1)
+    assert clock.times.change(1, drafting=False) == pytest.approx(60.0)
+    assert (clock.times(1, 1), clock.times(1, 5)) == pytest.approx((100.0, 500.0))
+
+
+def test_a_window_that_was_not_measured_takes_the_proportion_of_another_batch() -> None:
+    clock = Clock()
+    for rows, tokens, us in ((1, 1, 100.0), (1, 5, 150.0), (4, 1, 200.0), (16, 5, 900.0)):
+        clock.times.left_out(1)
+        for _ in range(3):
+            clock.read(us, rows, tokens)
+    assert clock.times(4, 5) == pytest.approx(300.0)
+    assert clock.times(2, 5) == pytest.approx(150.0)
+    assert clock.times(16, 1) == pytest.approx(600.0)
+    with pytest.raises(ParameterError, match="no window of 9 tokens was measured"):
+        clock.times(4, 9)
+
+
+def test_catching_up_is_measured() -> None:
+    clock = Clock()
+    clock.times.left_out(1)
+    for _ in range(3):
+        clock.read(100.0, 1, 1)
+    assert clock.times.catch_up(1) == pytest.approx(100.0), "a plain step's time, until it is known"
+    for us in (130.0, 140.0, 990.0):
+        clock.read(us, 1, None)
+    assert clock.times.catch_up(1) == pytest.approx(40.0)
 
 
 RULES = {
@@ -255,7 +307,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: list[int]) -> None:
     """Chooses by a script: the n-th choice is entry n of the windows, in turn."""
     turns = [0]
 
-    def choose(self: Chooser, batch: int) -> int:
+    def choose(self: Chooser, batch: int, behind: int = 0) -> int:
         known = list(self.windows)
         turns[0] += 1
         return known[script[turns[0] % len(script)] % len(known)]
@@ -328,7 +380,7 @@ def test_a_model_drafts_as_if_it_had_drafted_at_every_step(monkeypatch: pytest.M
 
 def test_a_planted_ring_that_is_not_settled_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain steps from a state that lacks what the ring holds."""
-    monkeypatch.setattr(Engine, "settle", lambda self, running, shape: None)
+    monkeypatch.setattr(Engine, "settle", lambda self, slots: None)
     with pytest.raises(AssertionError):
         same_tokens("lookup", "greedy", [0, 3, 0, 3, 3, 0], lambda: None)
 
