@@ -120,20 +120,43 @@ class Entry:
 
 def launcher(function: Callable[Concatenate[Axes, P], R]) -> Callable[P, R]:
     """A launcher, which is called without `axes`: they are those of the call, once it was checked against the row."""
-    row = entries_of(function)
-    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+    row, code = entries_of(function), function.__code__
+    names = code.co_varnames[1 : code.co_argcount]
 
     @wraps(function)
     def checked(*given: P.args, **named: P.kwargs) -> R:
         return function(sizes(row, {**dict(zip(names, given, strict=False)), **named}), *given, **named)
 
     checked.row = row  # type: ignore[attr-defined]
+    checked.takes = frozenset(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])  # type: ignore[attr-defined]
     return checked
 
 
 def row_of(launcher: Callable[..., Any]) -> tuple[Entry, ...]:
     """The row of a launcher."""
     return launcher.row  # type: ignore[attr-defined]
+
+
+def taken(launcher: Callable[..., Any], *records: Any, **named: Any) -> dict[str, Any]:
+    """The arguments of a call by name: `named`, and of records the fields that the launcher has a parameter for.
+
+    A record is a mapping, a named tuple or an object with fields. What a launcher does not read, such as the queries of a
+    commit, it has no parameter for. Raises: TypeError (two records give one parameter).
+    """
+    found: dict[str, Any] = {}
+    for record in records:
+        given = {name: value for name, value in fields_of(record).items() if name in launcher.takes}  # type: ignore[attr-defined]
+        if twice := sorted(found.keys() & given.keys()):
+            raise TypeError(f"two records have {', '.join(twice)}; {launcher.__name__} takes one of each name")
+        found |= given
+    return found | named
+
+
+def fields_of(record: Any) -> Mapping[str, Any]:
+    """The fields of a record by name."""
+    if isinstance(record, Mapping):
+        return record
+    return record._asdict() if isinstance(record, tuple) else vars(record)  # type: ignore[attr-defined]
 
 
 def entries_of(function: Callable[..., Any]) -> tuple[Entry, ...]:

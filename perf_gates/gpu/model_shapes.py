@@ -28,7 +28,7 @@ from perf_gates.losslessness.workers import Failed, spread
 from perf_gates.machine import fingerprint, kernels_hash, need_gpu
 from perf_gates.report.kernel_table import NOT_RUN, conformance
 
-FAMILIES = ("ssd", "delta", "kda", "inputs", "shortconv", "mamba3", "attention", "tokens", "projections")
+FAMILIES = ("recurrences", "attention", "tokens", "projections")
 GUARD = 1024
 """Elements of NaN on both sides of every tensor."""
 

@@ -1,8 +1,11 @@
 """The checks at the shapes of models, tried in the interpreter at sizes that it can take, and what they must catch."""
 
 import json
+import random
+import re
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,13 @@ import pytest
 import torch
 
 from perf_gates.gpu import model_shapes
-from perf_gates.gpu.judge import call, inputs, mamba3, projections, rings, ssd, ssd_gated, tokens
+from perf_gates.gpu.judge import call, layer, projections, recurrences, rings, ssd_gated, tokens
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.gpu.model_shapes import Verdict
 from perf_gates.machine import kernels_hash
 from perf_gates.report.kernel_table import NOT_RUN
 from perf_gates.static.kernel_modules import homes
+from ssmspec_kernels.oracles import ORACLES
 from tests.kernels import planted_worker
 
 pytestmark = pytest.mark.interpreter
@@ -24,6 +28,7 @@ PLAN = Plan(batches=(3,), windows=(5,), nodes=(7,), rings=((3, 7),), tiny=True, 
 CHECKS = {check.name: check for check in model_shapes.checks(PLAN)}
 
 
+RECURRENCES = ("ssd", "delta", "kda", "selective", "mamba3", "shortconv", "conv")
 NEVER_RUN = {"ssd_coded_step"}
 """Kernels without a check at the shapes of models: they were not run on a GPU yet, as `docs/evidence/not-tested.md` says."""
 
@@ -52,6 +57,7 @@ def after(change: Callable[..., None]) -> Callable[[Any], Any]:
     """A launcher that does something more behind the kernel."""
 
     def planted(kernel: Any) -> Any:
+        @wraps(kernel)
         def launch(S: Any, *args: Any, **kwargs: Any) -> Any:
             result = kernel(S, *args, **kwargs)
             change(S, *args, **kwargs)
@@ -122,42 +128,54 @@ FAULTS: list[tuple[str, str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kernel", "name", "change"), FAULTS)
-def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, name: str, change: Any) -> None:
+def plant(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Callable[[Any], Any]) -> None:
+    """Every check launches a change of the launchers that a pattern matches."""
+
     def launcher(module: str, function: str | None = None) -> Any:
         found = call.launcher(module, function)
-        return after(change)(found) if module == kernel and function is None else found
+        return wraps(found)(change(found)) if function is None and re.fullmatch(kernel, module) else found
 
-    for family in (ssd, ssd_gated, rings, inputs, mamba3, tokens, projections):
+    for family in (layer, recurrences, ssd_gated, rings, tokens, projections):
         monkeypatch.setattr(family, "launcher", launcher)
+
+
+def check_caught(name: str) -> None:
     verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
     assert not verdict.passed
     assert verdict.message.startswith("AssertionError")
+
+
+@pytest.mark.parametrize(("kernel", "name", "change"), FAULTS)
+def test_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, name: str, change: Any) -> None:
+    plant(monkeypatch, kernel, after(change))
+    check_caught(name)
 
 
 @pytest.mark.parametrize("name", [n for n, c in CHECKS.items() if c.kernel.startswith("kda")])
 def test_gates_without_their_lower_bound_are_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def launcher(module: str, function: str | None = None) -> Any:
-        found = call.launcher(module, function)
-        return lambda *args, **given: found(*args, **given | {"lower_bound": None})
-
-    monkeypatch.setattr(ssd, "launcher", launcher)
-    verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
-    assert not verdict.passed
-    assert verdict.message.startswith("AssertionError")
+    plant(monkeypatch, "kda_.*", lambda found: lambda **given: found(**given | {"lower_bound": None}))
+    check_caught(name)
 
 
 @pytest.mark.parametrize("name", [n for n, c in CHECKS.items() if "by channel" in n and c.kernel.startswith("delta")])
 def test_gates_of_another_channel_are_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def launcher(module: str, function: str | None = None) -> Any:
-        found = call.launcher(module, function)
-        return (lambda *args, **given: found(*args, **given | {"g": given["g"].roll(1, -1)})) if function is None else found
+    plant(monkeypatch, CHECKS[name].kernel, lambda found: lambda **given: found(**given | {"g": given["g"].roll(1, -1)}))
+    check_caught(name)
 
-    for family in (ssd, rings):
-        monkeypatch.setattr(family, "launcher", launcher)
-    verdict = model_shapes.judge(CHECKS[name], "cpu", 64)
-    assert not verdict.passed
-    assert verdict.message.startswith("AssertionError")
+
+WITH_BOUNDS = sorted({c.kernel for c in CHECKS.values()} & {name for name in ORACLES if name.startswith(RECURRENCES)})
+OTHERS = [
+    (name, draw.choice([other for other in WITH_BOUNDS if ORACLES[other].function != ORACLES[name].function]))
+    for draw in [random.Random(11)]
+    for name in draw.sample(WITH_BOUNDS, 10)
+]
+
+
+@pytest.mark.parametrize(("kernel", "other"), OTHERS)
+def test_a_planted_oracle_of_another_launcher_is_caught(monkeypatch: pytest.MonkeyPatch, kernel: str, other: str) -> None:
+    name = next(name for name, check in CHECKS.items() if check.kernel == kernel)
+    monkeypatch.setitem(ORACLES, kernel, ORACLES[other])
+    assert not model_shapes.judge(CHECKS[name], "cpu", 64).passed
 
 
 def test_what_fails_counts_in_the_table_and_in_the_exit_code(

@@ -5,7 +5,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels.row import Argument, Entry, launcher, moved, row_of
+from ssmspec_kernels.oracles import ORACLES, oracle_of
+from ssmspec_kernels.row import Argument, Entry, launcher, moved, row_of, taken
+from ssmspec_ref.contract import OPERATIONS
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch
 from tests.kernels.calls import LAUNCHERS, SIZES, call, forms, replaced, tensors
 from tests.kernels.mutants import in_a_process_of_its_own, mutated
@@ -166,6 +168,21 @@ def test_the_tensors_of_a_record_are_in_the_order_of_its_fields() -> None:
         fields = list(record.__annotations__)
         made = record(*fields)
         assert [*(made if isinstance(made, tuple) else made.tensors)] == fields, record
+
+
+def test_every_launcher_has_an_oracle_and_its_operations_are_those_of_the_suite() -> None:
+    assert ORACLES.keys() == LAUNCHERS.keys()
+    for name, oracle in ORACLES.items():
+        assert callable(oracle_of(name)), oracle
+        assert {*oracle.judged} <= OPERATIONS.keys(), f"{name} is judged by no operation of the suite"
+
+
+def test_a_field_that_a_launcher_has_no_parameter_for_is_left_out_and_none_is_given_twice() -> None:
+    run, x = own("conv_commit"), torch.zeros(1)
+    assert taken(run, {"M": x, "bias": x}, {}, slots=x).keys() == {"M", "slots"}
+    assert taken(run, SimpleNamespace(u=x, y=x), M=x).keys() == {"u", "M"}
+    with pytest.raises(TypeError, match="two records have M, u; conv_commit takes one of each name"):
+        taken(run, {"u": x, "M": x}, {"M": x, "u": x})
 
 
 # --- rows that lie ---

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_ref import attention as oracle
+from ssmspec_kernels.oracles import oracle_of
 from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.attention import KVState
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.shapes import Array
 
@@ -176,8 +177,8 @@ def compact(call: Call, sizes: Any, b: int, t: int) -> float:
         assert int(new[slot]) == T + count, "another length"
     slot, T = of.committed(0)
     old_K, old_V = (x[slot : slot + 1, : T + t].double().cpu().numpy() for x in before)
-    state = oracle.KVState(old_K, old_V, of.length[slot : slot + 1])
-    moved = oracle.compact(state, path[:1])
+    state = KVState(old_K, old_V, of.length[slot : slot + 1])
+    moved = oracle_of("kv_compact")(state, path[:1])
     end = T + int(advanced[0])
     assert np.array_equal(of.K[slot, :end].double().cpu().numpy(), moved.K[0, :end]), "another cache than the reference's"
     return 0.0

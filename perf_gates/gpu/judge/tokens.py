@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ssmspec_kernels.oracles import oracle_of
 from ssmspec_ref import tree
-from ssmspec_ref.accept import UniformDice, greedy, stop
-from ssmspec_ref.accept import sampled as by_law
+from ssmspec_ref.accept import UniformDice, stop
 from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
 from ssmspec_ref.accept.emitted import Emitted
+from ssmspec_ref.accept.sampled import LAWS
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
-from ssmspec_ref.draft import ngram
 from ssmspec_ref.shapes import Array
 
 from .call import Call, Check, Plan, launcher, trees
@@ -33,7 +33,7 @@ def checks(plan: Plan) -> Iterator[Check]:
         yield Check("ngram_drafts", "any", "PNG(6,2)", b, partial(ngrams, b=b, l=90 if plan.tiny else 2048))
         for t in {*plan.nodes[:1], *plan.windows[-2:]} if b <= 16 else ():
             for model, size in ({"tiny": 50} if plan.tiny else VOCABULARY).items():
-                for law in by_law.LAWS:
+                for law in LAWS:
                     run = partial(accept_sampled, b=b, t=t, size=size, law=law)
                     yield Check("accept_sampled", model, f"T={t} {law}", b, run)
 
@@ -44,7 +44,7 @@ def masks(call: Call, b: int, t: int) -> float:
     ancestors, depths = call.ints(np.ones((b, t, t)), torch.bool), call.ints(np.full((b, t), 7), torch.int64)
     with call.keeping({}, given=given):
         launcher("tree_mask")(given, ancestors=ancestors, depths=depths)
-    assert np.array_equal(ancestors.cpu().numpy(), tree.ancestors(parents)), "other ancestors"
+    assert np.array_equal(ancestors.cpu().numpy(), oracle_of("tree_mask")(parents)), "other ancestors"
     assert np.array_equal(depths.cpu().numpy(), tree.depths(parents)), "other depths"
     return 0.0
 
@@ -60,7 +60,7 @@ def ngrams(call: Call, b: int, l: int) -> float:
         y, lengths = launcher("ngram_drafts")(*given[:2], 6, 2, table=given[2], slots=slots)
     for row, slot in enumerate(slots.tolist()):
         history = held[slot, : length[slot]] if slot >= 0 else None
-        drafts = [] if history is None else ngram.png(history, 2, 6, table).tolist()
+        drafts = [] if history is None else oracle_of("ngram_drafts")(history, 2, 6, table).tolist()
         root, pad = 0 if history is None else int(history[-1]), 2 - len(drafts)
         assert y[row].tolist() == [[root, *d] for d in [*drafts, *[[0] * 6] * pad]], f"row {row} has other drafts"
         assert lengths[row].tolist() == [7] * len(drafts) + [1] * pad, f"row {row} has drafts of other lengths"
@@ -108,7 +108,9 @@ def accept_greedy(call: Call, b: int, t: int, size: int) -> float:
         launcher("accept_greedy")(*given, eos=call.ints(eos, torch.int64), slots=slots, out=out)
     for row in range(live.stop):
         whole = unpadded(tokens[row], parents[row])
-        same_run(out, row, greedy.walk(whole, choice[row, : len(whole)].tolist()), int(budget[int(slots[row])]), eos)
+        same_run(
+            out, row, oracle_of("accept_greedy")(whole, choice[row, : len(whole)].tolist()), int(budget[int(slots[row])]), eos
+        )
     return 0.0
 
 
@@ -149,7 +151,8 @@ def sampled(whole: DraftTree, law: str, p: Any, q: Any, coins: Array, picks: Arr
     """The reference's run in float64; no random decision is within a rounding of its threshold."""
     dice = UniformDice([float(u) for u in coins], [float(u) for u in picks])
     p, q = ([row.tolist() for row in rows] for rows in (p, q))
-    return by_law.sampled(whole, law, p, q, dice)
+    run: Emitted = oracle_of("accept_sampled")(whole, law, p, q, dice)
+    return run
 
 
 def commit(call: Call, b: int, t: int) -> float:
