@@ -55,13 +55,6 @@ def _kernels(name: str) -> Callable[[bool], operations.Recurrence]:
     return made
 
 
-def _mamba3(bitwise: bool) -> operations.Recurrence:
-    """As `_kernels`, from another module."""
-    from .operations.triton_mamba3 import Mamba3 as ByKernels
-
-    return ByKernels(bitwise)
-
-
 RECURRENCES = Registry(
     "recurrence of the engine",
     Recurrence("ssd", Mamba2Config, Mamba2, _ssd, _kernels("SSD")),
@@ -69,5 +62,5 @@ RECURRENCES = Registry(
     Recurrence("kda", KDAConfig, KDA, lambda a, _: torch_recurrences.KDA(a), _kernels("KDA")),
     Recurrence("delta", DeltaConfig, Delta, lambda a, _: torch_recurrences.Delta(a), _kernels("Delta")),
     Recurrence("shortconv", ShortConvConfig, ShortConvLayer, lambda a, _: ShortConv(a), _kernels("ShortConv")),
-    Recurrence("mamba3", Mamba3Config, Mamba3Layer, lambda a, _: Mamba3(a), _mamba3),
+    Recurrence("mamba3", Mamba3Config, Mamba3Layer, lambda a, _: Mamba3(a), _kernels("Mamba3")),
 )

@@ -137,6 +137,11 @@ def row_of(launcher: Callable[..., Any]) -> tuple[Entry, ...]:
     return launcher.row  # type: ignore[attr-defined]
 
 
+def takes(launcher: Callable[..., Any]) -> frozenset[str]:
+    """The names of the parameters of a launcher."""
+    return launcher.takes  # type: ignore[attr-defined]
+
+
 def taken(launcher: Callable[..., Any], *records: Any, **named: Any) -> dict[str, Any]:
     """The arguments of a call by name: `named`, and of records the fields that the launcher has a parameter for.
 
@@ -145,7 +150,7 @@ def taken(launcher: Callable[..., Any], *records: Any, **named: Any) -> dict[str
     """
     found: dict[str, Any] = {}
     for record in records:
-        given = {name: value for name, value in fields_of(record).items() if name in launcher.takes}  # type: ignore[attr-defined]
+        given = {name: value for name, value in fields_of(record).items() if name in takes(launcher)}
         if twice := sorted(found.keys() & given.keys()):
             raise TypeError(f"two records have {', '.join(twice)}; {launcher.__name__} takes one of each name")
         found |= given

@@ -32,6 +32,7 @@ from ..operations.torch_ops import TorchOperations
 from . import decoder as adapter_decoder
 from . import drafts, life
 from .given import GIVEN
+from .given.kind import translated
 from .tensors import POOLS, apart, exact, held, is_pool, nearest, pooled, wide
 
 FORMATS: tuple[tuple[Storage, bool], ...] = (("fp32", False), ("fp32", True), ("bf16", False))
@@ -74,7 +75,7 @@ class Plain:
     # --- convolution ---
 
     def taps(self, params: Any) -> Taps:
-        return Taps(self.exact(params.weight), self.exact(params.bias), params.activation)
+        return translated(Taps, params, self.exact)
 
     def conv_step(self, M: Array, u: Array, params: Any) -> tuple[Array, Array]:
         y, M_next = self.conv(M, u[:, None], params)

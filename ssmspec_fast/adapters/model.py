@@ -15,6 +15,7 @@ from ..models.config import AttentionConfig, BlockConfig, Branch, MLPConfig, Mod
 from ..models.model import Block, Mixer, Model
 from ..operations import Taps
 from .given import GIVEN
+from .given.kind import translated
 from .tensors import exact
 
 
@@ -47,7 +48,7 @@ class Reader:
         return Norm(self.tensor(x.weight), x.eps)
 
     def taps(self, x: Any) -> Taps:
-        return Taps(self.tensor(x.weight), self.tensor(x.bias), x.activation)
+        return translated(Taps, x, self.tensor)
 
     def block(self, x: Any) -> tuple[BlockConfig, Block]:
         mixer = self.mixer(x.layer)

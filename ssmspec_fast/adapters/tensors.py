@@ -53,6 +53,12 @@ def mapped(function: Callable[[Array], Array], record: Any) -> Any:
     return SimpleNamespace(**{name: None if a is None else function(a) for name, a in vars(record).items()})
 
 
+def spelled(record: Any) -> dict[str, Any]:
+    """The fields of a record of the suite by the names of the engine and the launchers."""
+    fields = dict(vars(record) if hasattr(record, "__dict__") else record)
+    return fields | ({"halves": fields["pairs"] == "halves"} if "pairs" in fields else {})
+
+
 def wide(token: Any) -> Any:
     """A token record, each array with an axis of one token."""
     return mapped(lambda a: a[:, None], token)

@@ -106,7 +106,7 @@ class Mamba3Params(NamedTuple):
     up: Tensor | None = None
     gate: Tensor | None = None
     down: Tensor | None = None
-    floor: float = 1e-4
+    A_floor: float = 1e-4
     eps: float = 1e-5
     halves: bool = False
 
@@ -133,7 +133,7 @@ class Mamba3(Sequential):
         wide, math_ = exact(inputs.x), self.arithmetic
         x = inputs.x.to(wide)
         dt = math_.softplus(inputs.dt.to(wide) + params.dt_bias)
-        a = math_.exp(-dt * math_.softplus(inputs.A.to(wide)).clamp(min=params.floor))
+        a = math_.exp(-dt * math_.softplus(inputs.A.to(wide)).clamp(min=params.A_floor))
         share = math_.sigmoid(inputs.trap.to(wide))
         turned = (math_.map(torch.tanh, inputs.angle.to(wide)) * math.pi)[:, :, None] * dt[..., None]
         key = paired(self.vectors(inputs.B.to(wide), params.B_norm, params.B_bias, params.eps), params.halves)

@@ -131,9 +131,11 @@ def plant(what: str) -> None:
     from ssmspec_fast.layers.delta import Delta
     from ssmspec_fast.operations import triton_recurrences
 
-    whole = triton_recurrences.named
+    whole = triton_recurrences.taken
     if what == "D":
-        triton_recurrences.named = lambda inputs, params: whole(inputs, params) | {"D": None}
+        triton_recurrences.taken = lambda *args, **named: (
+            whole(*args, **named) | ({"D": None} if "D" in args[0].takes else {})
+        )
     else:
         Delta.beside = lambda self, inputs: (inputs.g.roll(1, dims=1), inputs.beta)  # type: ignore[method-assign]
 

@@ -58,7 +58,7 @@ def mlp_exchanged(model: Model) -> Model:
 
 PLANTED = {
     "halves": ("mamba3", lambda m: with_params(m, halves=True)),
-    "no floor": ("mamba3-normed", lambda m: with_params(m, floor=1e-4)),
+    "no floor": ("mamba3-normed", lambda m: with_params(m, A_floor=1e-4)),
     "one norm": ("mamba3-normed", lambda m: with_mixer(m, lambda c: replace(c, norm=replace(c.norm, groups=1)))),
     "neighbours": ("mamba3-mimo", lambda m: with_params(m, halves=False)),
     "maps exchanged": ("mamba3-mimo", lambda m: with_params(m, up=m.mixers[0].params.down, down=m.mixers[0].params.up)),

@@ -1,5 +1,6 @@
 """Kimi Delta Attention of the engine over the kernels: each operation beside the oracle, with gates as projections."""
 
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,7 +82,7 @@ TREE_FAULTS = [("BOUNDED=lower_bound is not None", "BOUNDED=False"), ("xs += (x 
 
 @pytest.mark.parametrize(("old", "new"), TREE_FAULTS)
 def test_a_planted_fault_of_the_tree_kernel_is_caught(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.KDA, "branching", staticmethod(mutated(kda_tree, old, new).kda_tree))
+    monkeypatch.setattr(engine.KDA, "kernels", {**engine.KDA.kernels, "tree": mutated(kda_tree, old, new).kda_tree})
     with pytest.raises(AssertionError):
         test_a_tree_lies_within_the_bound(FORMS[1])
 
@@ -104,6 +105,7 @@ def test_a_commit_lies_within_the_bound(o: commits.Options) -> None:
 
 @pytest.mark.parametrize("name", ["lower_bound", "path", "rows", "dt_bias"])
 def test_an_argument_that_a_commit_forgets_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @wraps(kda_commit.kda_commit)
     def forgetful(*inputs: Tensor, **given: Any) -> None:
         if name == "path" and given["path"] is not None:
             given["advanced"] = (given["path"] >= 0).sum(1)
@@ -111,7 +113,7 @@ def test_an_argument_that_a_commit_forgets_is_caught(name: str, monkeypatch: pyt
             given["rows"] = torch.zeros_like(given["rows"])
         kda_commit.kda_commit(*inputs, **given | ({} if name == "rows" else {name: None}))
 
-    monkeypatch.setattr(engine, "kda_commit", forgetful)
+    monkeypatch.setattr(engine.KDA, "kernels", {**engine.KDA.kernels, "commit": forgetful})
     o = next(o for o in COMMITS if o.path and o.drafts > 1 and o.lower is not None)
     with pytest.raises(AssertionError):
         test_a_commit_lies_within_the_bound(o)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from ssmspec_fast.layers.mamba3 import Mamba3 as ByTorch
 from ssmspec_fast.layers.mamba3 import Mamba3Inputs, Mamba3Params
-from ssmspec_fast.operations import triton_mamba3 as engine
+from ssmspec_fast.operations import triton_recurrences as engine
 from ssmspec_fast.operations.arithmetic import Arithmetic
 from ssmspec_kernels.mamba3.mamba3_commit import mamba3_commit
+from ssmspec_kernels.row import taken
 from tests.kernels import conv_cases
 from tests.kernels.conv_cases import tree_mask
 from tests.kernels.mamba3_cases import WEIGHTS, Case, Options, case
@@ -33,7 +35,7 @@ def given(o: Options) -> tuple[Tensor, Mamba3Inputs, Mamba3Params, Tensor, Case]
     made = case(o)
     inputs = inputs_of(None if (x := made.tensors.get(name)) is None else x.clone() for name in NAMES)
     weights: dict[str, Any] = {name: made.tensors.get(name) for name in WEIGHTS}
-    params = Mamba3Params(**weights, floor=made.params.A_floor, eps=made.params.eps, halves=o.halves)
+    params = Mamba3Params(**weights, A_floor=made.params.A_floor, eps=made.params.eps, halves=o.halves)
     return made.tensors["S"].nan_to_num(0.5), inputs, params, made.tensors["slots"].long(), made
 
 
@@ -83,7 +85,7 @@ def test_a_commit_of_two_layers_is_two_scans(o: Options) -> None:
     """The second layer has other parameters, and each row accepts another number of tokens."""
     kernels, by_torch, S, inputs, params, slots, _ = both(o)
     _, other, more, _, _ = given(replace(o, seed=o.seed + 7))
-    written = [name for name in engine.WRITTEN if getattr(params, name) is not None]
+    written = [name for name in kernels.replayed if getattr(params, name) is not None]
     stacked = {name: torch.stack([getattr(params, name), getattr(more, name)]) for name in written}
     whole = inputs_of(None if a is None or b is None else torch.stack([a, b]) for a, b in zip(inputs, other, strict=True))
     states, advanced = torch.stack([S, S]), torch.tensor([1, 2])
@@ -115,22 +117,19 @@ FORGOTTEN = ["up", "gate", "down", "z", "D", "halves"]
 
 @pytest.mark.parametrize("name", FORGOTTEN)
 def test_a_planted_argument_that_is_forgotten_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = engine.named
-    monkeypatch.setattr(engine, "named", lambda *args: whole(*args) | {name: False if name == "halves" else None})
+    forgotten = {name: False if name == "halves" else None}
+    monkeypatch.setattr(engine, "taken", lambda *args, **named: taken(*args, **named) | forgotten)
     with pytest.raises(AssertionError):
         test_windows_states_and_prompts_are_those_of_pytorch(FORMS[1])
 
 
 def test_a_layer_that_commits_with_the_parameters_of_another_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = mamba3_commit
+    @wraps(mamba3_commit)
+    def of_the_first(**arguments: Any) -> None:
+        names = engine.Mamba3(False).replayed
+        firsts = {name: x[:1].expand_as(x).contiguous() for name in names if (x := arguments[name]) is not None}
+        mamba3_commit(**arguments | firsts)
 
-    def of_the_first(S: Tensor, **arguments: Any) -> None:
-        right(
-            S,
-            **arguments
-            | {name: x[:1].expand_as(x).contiguous() for name in engine.WRITTEN if (x := arguments[name]) is not None},
-        )
-
-    monkeypatch.setattr(engine, "mamba3_commit", of_the_first)
+    monkeypatch.setattr(engine.Mamba3, "kernels", {**engine.Mamba3.kernels, "commit": of_the_first})
     with pytest.raises(AssertionError):
         test_a_commit_of_two_layers_is_two_scans(FORMS[1])

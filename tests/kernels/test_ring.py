@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from conformance.judge.verdict import judge
 from conformance.ring.judge import cases, judged, oracles
@@ -59,7 +58,7 @@ def test_formats_are_the_identity_so_that_all_have_one_result() -> None:
     specification, case = find("ssd.scan/b2,t3,g2,h4,p3,n6/plain/normal/s0")
     assert INTERPRETED == (("fp32", "bf16"),)
     for kernels in (NARROW, WIDE, Kernels("cpu", torch.bfloat16, torch.bfloat16)):
-        found = judged(specification, Capability(kernels.ssd(ssd_scan), NumericContract()), case, kernels=True)
+        found = judged(specification, Capability(kernels.scan(ssd_scan), NumericContract()), case, kernels=True)
         assert found.verdict is Verdict.PASS, found.said
 
 
@@ -73,23 +72,13 @@ def test_kernels_round_as_before_after_they_ran_over_the_ring() -> None:
     assert judge(specification, capability, case).verdict is Verdict.PASS
 
 
-def ssd_tree(module: Any, kernels: Kernels) -> Callable[..., Any]:
-    def verify(S: Any, window: Any, ancestors: Any, params: Any) -> Any:
-        pool, slots = kernels.held(S)
-        inputs = (*kernels.ssd_inputs(window, params), kernels.exact(ancestors))
-        y: Tensor = module.ssd_tree_scan(pool, *inputs, slots=slots, **kernels.ssd_rest(window, params))
-        return kernels.back(y, S, pool, slots)[0]
-
-    return verify
-
-
 LAUNCHERS: dict[str, Callable[[Any, Kernels], Callable[..., Any]]] = {
-    "ssd.ssd_scan": lambda module, kernels: kernels.ssd(module.ssd_scan),
-    "ssd.ssd_window": lambda module, kernels: kernels.ssd(module.ssd_window),
-    "ssd.ssd_tree_scan": ssd_tree,
-    "delta.delta_scan": lambda module, kernels: kernels.delta(module.delta_scan),
-    "delta.delta_chunked": lambda module, kernels: kernels.delta(module.delta_chunked),
-    "delta.delta_tree": lambda module, kernels: kernels.delta_tree(module.delta_tree),
+    "ssd.ssd_scan": lambda module, kernels: kernels.scan(module.ssd_scan),
+    "ssd.ssd_window": lambda module, kernels: kernels.scan(module.ssd_window),
+    "ssd.ssd_tree_scan": lambda module, kernels: kernels.tree(module.ssd_tree_scan),
+    "delta.delta_scan": lambda module, kernels: kernels.scan(module.delta_scan),
+    "delta.delta_chunked": lambda module, kernels: kernels.scan(module.delta_chunked),
+    "delta.delta_tree": lambda module, kernels: kernels.tree(module.delta_tree),
 }
 MASKED = "ssd.scan_masked/b2,t5,g2,h6,p5,n4/D=channel,z=on,dt_limit=finite/normal/s2"
 ROWS = "ssd.scan/b3,t2,g2,h4,p3,n6/plain/normal/s0"
@@ -164,6 +153,6 @@ def test_a_rounding_does_not_show_there() -> None:
         module, "step = raw.to(tl.float32) + bias", "step = (raw + bias).to(tl.bfloat16).to(tl.float32)", at="step_size"
     )
     assert (
-        judged(specification, Capability(WIDE.ssd(mutant.ssd_scan), NumericContract()), case, kernels=True).verdict
+        judged(specification, Capability(WIDE.scan(mutant.ssd_scan), NumericContract()), case, kernels=True).verdict
         is Verdict.PASS
     )

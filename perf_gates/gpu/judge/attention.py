@@ -13,8 +13,9 @@ from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.attention import KVState
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.tree import ancestors
 
-from .call import Call, Check, Plan, accepted, ancestors, chain, declared, finite, launcher, masks, pulled, trees, within
+from .call import Call, Check, Plan, accepted, chain, declared, finite, launcher, masks, pulled, trees, within
 
 MODELS = {"32 heads, 8 kv, 128": (32, 8, 128)}
 """h, g, e."""

@@ -18,6 +18,7 @@ from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.tree import ancestors
 
 FORMS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 INTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -199,17 +200,6 @@ def trees(call: Call, b: int, nodes: int) -> Array:
         parents[row, :size] = shapes[(row + 1) % 4]
         parents[row, 0] = -1
     return parents
-
-
-def ancestors(parents: Array) -> Array:
-    """mask[b, i, j]: j is on the path from the root to i."""
-    mask = np.zeros((*parents.shape, parents.shape[1]), dtype=bool)
-    for row, above in zip(mask, parents, strict=True):
-        for i, parent in enumerate(above):
-            if parent >= -1:
-                row[i] = row[parent] if parent >= 0 else False
-                row[i, i] = True
-    return mask
 
 
 def masks(call: Call, b: int, t: int, branching: bool) -> Array:

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from perf_gates.static import shapes
-from ssmspec_kernels.row import row_of, taken
+from ssmspec_kernels.row import row_of, taken, takes
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.tree import ancestors
 
-from .call import Call, Check, Plan, accepted, ancestors, launcher, masks, poisoned, trees, within
+from .call import Call, Check, Plan, accepted, launcher, masks, poisoned, trees, within
 from .families import BY_CHANNEL, CONV, DELTA, KDA, MAMBA3, SELECTIVE, SHORTCONV, SSD
 from .layer import Family, Layer
 from .rings import replay, windows
@@ -194,7 +195,7 @@ def tree(call: Call, of: Family, sizes: Any, b: int, by: str, t: int, **how: Any
     sees = poisoned(call, tokens, mask)
     start = layer.state()
     y = layer.bound(by, start, layer.window(tokens), mask[layer.rows], order="output_only")
-    shape = {"ancestors": sees} if "ancestors" in launcher(by).takes else {"parents": call.ints(parents)}
+    shape = {"ancestors": sees} if "ancestors" in takes(launcher(by)) else {"parents": call.ints(parents)}
     return within("y", layer.outputs(layer.run(by, tokens, {}, **shape, **how)["out"]), y)
 
 
@@ -289,8 +290,9 @@ def replayed(call: Call, of: Family, sizes: Any, b: int, by: str, t: int, branch
     tokens, parents = layer.tokens(t), trees(call, b, t)
     mask: list[Array] = []
     if branching:
-        poisoned(call, tokens, ancestors(parents))
-        taking, mask = taking | {"parents": call.ints(parents)}, [ancestors(parents[layer.rows])]
+        seen = ancestors(parents)
+        poisoned(call, tokens, seen)
+        taking, mask = taking | {"parents": call.ints(parents)}, [seen[layer.rows]]
     y = layer.bound(by, M, layer.window(tokens), *mask)
     out = layer.run(by, tokens, {of.state: layer.own}, **taking)["out"]
     assert np.array_equal(layer.state(), M), "M is not the window after the accepted tokens"

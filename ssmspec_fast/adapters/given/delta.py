@@ -17,7 +17,7 @@ from ...operations import DeltaInputs, DeltaParams, KDAParams, Taps
 from ...operations.arithmetic import exact as exact_type
 from ...operations.torch_recurrences import Delta as Rule
 from ...operations.torch_recurrences import DeltaTokens
-from .kind import Given, Reader, Tensors
+from .kind import Given, Reader, Tensors, translated
 from .tokens import Handing, Tokens
 
 
@@ -32,10 +32,10 @@ class Gated(Rule):
 
 
 def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[DeltaInputs, DeltaParams]:
-    q, k, v = map(given, (window.q, window.k, window.v))
-    unread = torch.zeros(window.v.shape[2], device=v.device)
-    made = DeltaInputs(q, k, v, exact(window.g), exact(window.beta))
-    return made, DeltaParams(unread, unread, params.l2_norm, params.scale, params.eps)
+    """Gates are exact."""
+    unread = torch.zeros(window.v.shape[2], device=exact(window.g).device)
+    made = translated(DeltaInputs, window, given)._replace(g=exact(window.g), beta=exact(window.beta))
+    return made, translated(DeltaParams, {**vars(params), "A": unread, "dt_bias": unread}, exact)
 
 
 def no_gate(g: Any, beta: Any) -> Gates:
@@ -68,7 +68,7 @@ def sizes(mixer: Any, eps: float) -> tuple[int, int, int, int, int, float]:
 
 def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Delta:
     none, conv, p = Linear(torch.empty(0)), mixer.conv, mixer.params
-    taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
+    taps = translated(Taps, conv, exact)
     unread = torch.zeros(mixer.value_heads, device=tokens.device)
     maps, rule, both = (none,) * 4, (unread, unread, p.l2_norm, p.scale, p.eps), sizes(mixer, p.eps)
     if gates.g.ndim == 4:

@@ -10,10 +10,22 @@ from ...layers.linear import Linear
 from ...layers.recurrent import Recurrent
 from ...operations import Recurrence, Taps
 from ...operations.arithmetic import Arithmetic
+from ..tensors import spelled
 from .tokens import Tokens
 
 Tensors = Callable[[Any], Any]
 """An array as a tensor on the device; None stays None."""
+
+
+def translated(kind: Any, source: Any, tensor: Tensors) -> Any:
+    """A record of the engine from one of the suite: of each field the value of its name, arrays as tensors."""
+    fields = {name: value for name, value in spelled(source).items() if name in kind._fields}
+    return kind(**{name: tensor(value) if hasattr(value, "shape") else value for name, value in fields.items()})
+
+
+def records(inputs: Any, params: Any) -> Callable[[Tensors, Tensors, Any, Any], tuple[Any, Any]]:
+    """`Given.inputs` for records that the suite spells as the engine does."""
+    return lambda given, exact, window, held: (translated(inputs, window, given), translated(params, held, exact))
 
 
 class Reader(Protocol):

@@ -10,20 +10,10 @@ from torch import Tensor
 from ...layers.linear import Linear
 from ...layers.mamba3 import Mamba3Config, Mamba3Inputs, Mamba3Layer, Mamba3Params
 from ...models.config import GatedNormConfig
-from .kind import Given, Reader, Tensors
+from .kind import Given, Reader, Tensors, records, translated
 from .tokens import Handing, Tokens
 
 NAMES = ("x", "dt", "A", "trap", "angle", "B", "C", "z")
-WEIGHTS = ("B_norm", "C_norm", "B_bias", "C_bias", "dt_bias", "D", "up", "gate", "down")
-
-
-def parameters(exact: Tensors, p: Any) -> Mamba3Params:
-    arrays = {name: exact(getattr(p, name)) for name in WEIGHTS}
-    return Mamba3Params(**arrays, floor=p.A_floor, eps=p.eps, halves=p.pairs == "halves")
-
-
-def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[Mamba3Inputs, Mamba3Params]:
-    return Mamba3Inputs(*(given(getattr(window, name)) for name in NAMES)), parameters(exact, params)
 
 
 def passing(gates: Any) -> tuple[Any, ...]:
@@ -57,14 +47,14 @@ def config(mixer: Any, norm: GatedNormConfig | None = None) -> Mamba3Config:
 def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:
     """Without z a norm follows, and the recurrence does not gate."""
     none, norm = Linear(torch.empty(0)), torch.empty(0) if gates.z is None else None
-    return Between(config(mixer), none, parameters(exact, mixer.params), none, norm, tokens)
+    return Between(config(mixer), none, translated(Mamba3Params, mixer.params, exact), none, norm, tokens)
 
 
 def layer(read: Reader, record: Any) -> Mamba3Layer:
     norm = record.norm
     made = config(record.mixer, None if norm is None else GatedNormConfig(norm.groups, norm.eps, norm.norm_first))
     weight = None if norm is None else read.tensor(norm.weight)
-    params = parameters(read.tensor, record.mixer.params)
+    params = translated(Mamba3Params, record.mixer.params, read.tensor)
     return Mamba3Layer(made, read.linear(record.in_proj), params, read.linear(record.out_proj), weight)
 
 
@@ -73,4 +63,4 @@ def bare(window: Any, params: Any) -> tuple[Any, tuple[str, ...]]:
     return SimpleNamespace(kind="mamba3", params=params, **sizes), ()
 
 
-KIND = Given("mamba3", ("mamba3",), inputs, passing, handing, layer, bare)
+KIND = Given("mamba3", ("mamba3",), records(Mamba3Inputs, Mamba3Params), passing, handing, layer, bare)

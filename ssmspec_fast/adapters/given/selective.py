@@ -11,17 +11,8 @@ from ...layers.linear import Linear
 from ...layers.mamba1 import Mamba1
 from ...models.config import Mamba1Config
 from ...operations import SelectiveInputs, SelectiveParams, Taps
-from .kind import Given, Reader, Tensors
+from .kind import Given, Reader, Tensors, records, translated
 from .tokens import Handing, Tokens
-
-
-def parameters(exact: Tensors, p: Any) -> SelectiveParams:
-    return SelectiveParams(exact(p.A), exact(p.D), exact(p.dt_bias), p.dt_softplus)
-
-
-def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[SelectiveInputs, SelectiveParams]:
-    x, dt, B, C, z = map(given, (window.x, window.dt, window.B, window.C, window.z))
-    return SelectiveInputs(x, dt, B, C, z), parameters(exact, params)
 
 
 @dataclass(frozen=True)
@@ -39,9 +30,9 @@ def config(mixer: Any) -> Mamba1Config:
 
 def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:
     none, conv = Linear(torch.empty(0)), mixer.conv
-    taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
+    taps = translated(Taps, conv, exact)
     products = Linear(exact(mixer.x_proj)), Linear(exact(mixer.dt_proj))
-    return Between(config(mixer), none, taps, *products, parameters(exact, mixer.params), none, tokens)
+    return Between(config(mixer), none, taps, *products, translated(SelectiveParams, mixer.params, exact), none, tokens)
 
 
 def layer(read: Reader, record: Any) -> Mamba1:
@@ -49,8 +40,8 @@ def layer(read: Reader, record: Any) -> Mamba1:
     if m.dt_norm is not None:
         raise Unsupported("this Mamba-1 layer has norms of dt, B and C; the engine's has none")
     inner = Linear(read.tensor(m.x_proj)), Linear(read.tensor(m.dt_proj))
-    params, out = parameters(read.tensor, m.params), read.linear(record.out_proj)
+    params, out = translated(SelectiveParams, m.params, read.tensor), read.linear(record.out_proj)
     return Mamba1(config(m), read.linear(record.in_proj), read.taps(m.conv), *inner, params, out)
 
 
-KIND = Given("selective", ("mamba1",), inputs, lambda gates: (gates.z,), handing, layer)
+KIND = Given("selective", ("mamba1",), records(SelectiveInputs, SelectiveParams), lambda gates: (gates.z,), handing, layer)

@@ -9,16 +9,8 @@ from torch import Tensor
 
 from ...layers.linear import Linear
 from ...layers.shortconv import ShortConvConfig, ShortConvInputs, ShortConvLayer, ShortConvParams
-from .kind import Given, Reader, Tensors
+from .kind import Given, Reader, Tensors, records, translated
 from .tokens import Handing, Tokens
-
-
-def parameters(exact: Tensors, p: Any) -> ShortConvParams:
-    return ShortConvParams(exact(p.weight), exact(p.bias))
-
-
-def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[ShortConvInputs, ShortConvParams]:
-    return ShortConvInputs(*map(given, (window.B, window.C, window.x))), parameters(exact, params)
 
 
 def beside(B: Tensor, C: Tensor, x: Tensor) -> Tensor:
@@ -41,13 +33,16 @@ def config(params: Any) -> ShortConvConfig:
 
 def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:
     none = Linear(torch.empty(0))
-    return Between(config(mixer.params), none, parameters(exact, mixer.params), none, tokens)
+    return Between(config(mixer.params), none, translated(ShortConvParams, mixer.params, exact), none, tokens)
 
 
 def layer(read: Reader, record: Any) -> ShortConvLayer:
     params = record.mixer.params
     return ShortConvLayer(
-        config(params), read.linear(record.in_proj), parameters(read.tensor, params), read.linear(record.out_proj)
+        config(params),
+        read.linear(record.in_proj),
+        translated(ShortConvParams, params, read.tensor),
+        read.linear(record.out_proj),
     )
 
 
@@ -55,4 +50,5 @@ def bare(window: Any, params: Any) -> tuple[Any, tuple[str, ...]]:
     return SimpleNamespace(kind="shortconv", params=params), ()
 
 
-KIND = Given("shortconv", ("shortconv",), inputs, lambda gates: (gates.B, gates.C, gates.x), handing, layer, bare)
+INPUTS = records(ShortConvInputs, ShortConvParams)
+KIND = Given("shortconv", ("shortconv",), INPUTS, lambda gates: (gates.B, gates.C, gates.x), handing, layer, bare)

@@ -10,17 +10,8 @@ from ...layers.linear import Linear
 from ...layers.mamba2 import Gates, Mamba2
 from ...models.config import GatedNormConfig, Mamba2Config
 from ...operations import SSDInputs, SSDParams, Taps
-from .kind import Given, Reader, Tensors
+from .kind import Given, Reader, Tensors, records, translated
 from .tokens import Handing, Tokens
-
-
-def parameters(exact: Tensors, p: Any) -> SSDParams:
-    return SSDParams(exact(p.A), exact(p.D), exact(p.dt_bias), p.dt_softplus, p.dt_limit)
-
-
-def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[SSDInputs, SSDParams]:
-    x, dt, B, C, z = map(given, (window.x, window.dt, window.B, window.C, window.z))
-    return SSDInputs(x, dt, B, C, z), parameters(exact, params)
 
 
 @dataclass(frozen=True)
@@ -39,9 +30,9 @@ def config(mixer: Any, **more: Any) -> Mamba2Config:
 def handing(mixer: Any, tokens: Tokens, exact: Tensors, gates: Any) -> Between:
     """Without z a norm follows, and the recurrence does not gate."""
     none, conv = Linear(torch.empty(0)), mixer.conv
-    taps = Taps(exact(conv.weight), exact(conv.bias), conv.activation)
+    taps = translated(Taps, conv, exact)
     norm = torch.empty(0) if gates.z is None else None
-    return Between(config(mixer), none, taps, parameters(exact, mixer.params), none, norm, tokens=tokens)
+    return Between(config(mixer), none, taps, translated(SSDParams, mixer.params, exact), none, norm, tokens=tokens)
 
 
 def layer(read: Reader, record: Any) -> Mamba2:
@@ -51,7 +42,13 @@ def layer(read: Reader, record: Any) -> Mamba2:
     weight = None if norm is None else read.tensor(norm.weight)
     out, scales = read.linear(record.out_proj), read.tensor(record.multipliers)
     return Mamba2(
-        made, read.linear(record.in_proj), read.taps(m.conv), parameters(read.tensor, m.params), out, weight, scales
+        made,
+        read.linear(record.in_proj),
+        read.taps(m.conv),
+        translated(SSDParams, m.params, read.tensor),
+        out,
+        weight,
+        scales,
     )
 
 
@@ -61,4 +58,4 @@ def bare(window: Any, params: Any) -> tuple[Any, tuple[str, ...]]:
     return SimpleNamespace(kind="ssd", params=params, **sizes), ("x", "B", "C")
 
 
-KIND = Given("ssd", ("mamba2",), inputs, lambda gates: (gates.dt, gates.z), handing, layer, bare)
+KIND = Given("ssd", ("mamba2",), records(SSDInputs, SSDParams), lambda gates: (gates.dt, gates.z), handing, layer, bare)

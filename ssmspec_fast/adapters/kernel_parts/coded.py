@@ -63,8 +63,7 @@ class Coded:
                 for a, between in zip(kept, (LARGEST_CODE[self.contract.state], float("nan")), strict=True)
             )
             slots, targets = slots.int(), None
-        inputs, rest = of.ssd_reads(token, params)
-        given, named = (codes, scales, *inputs), {**rest, "slots": slots, "targets": targets}
+        given, named = (codes, scales), of.arguments(self.launcher, token, params) | {"slots": slots, "targets": targets}
         named |= {"call": self.call if self.contract.state_rounding == "stochastic" else None}
 
         def read(y: Tensor) -> tuple[Array, Array]:
