@@ -3,13 +3,7 @@
 `error_bounds` has the same function, evaluated on pairs of a value and an error, for what rounds.
 """
 
-from collections.abc import Callable
-from importlib import import_module
-from operator import attrgetter
-from types import ModuleType
-from typing import Any, NamedTuple
-
-from ssmspec_ref import error_bounds
+from typing import NamedTuple
 
 
 class Oracle(NamedTuple):
@@ -92,17 +86,3 @@ ORACLES = {
     "commit_flush": Oracle("backtrack.replay_buffer.ReplayBuffer"),
     "commit_halves": Oracle("backtrack.activation_replay.commit"),
 }
-
-
-def oracle_of(launcher: str) -> Callable[..., Any]:
-    """The function of the oracle that a launcher computes."""
-    module, _, name = ORACLES[launcher].function.rpartition(".")
-    found: Callable[..., Any] = getattr(import_module(f"ssmspec_ref.{module}"), name)
-    return found
-
-
-def bound_of(launcher: str) -> Callable[..., Any]:
-    """The same on pairs: `ssd.tree.scan` is `error_bounds.ssd.tree`."""
-    module, _, name = ORACLES[launcher].function.rpartition(".")
-    found: Any = attrgetter(module)(error_bounds)
-    return getattr(found, name) if isinstance(found, ModuleType) else found

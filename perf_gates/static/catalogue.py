@@ -233,10 +233,11 @@ def trees() -> Iterator[Entry]:
     trio = replace(TOKENS, same=("tokens parents choice",))
     yield entry(trio, "any", "accept_greedy", "T=13", b, t, give="eos", axes={"o": 2}, stores=run, quick=(90,))
     made = kernel_module("accept_greedy").Emitted(nodes, nodes, row, meta(b, dtype=BOOL))
-    counters = dict.fromkeys(("length", "root", "cursor", "budget"), row)
+    counters: dict[str, Any] = dict.fromkeys(("length", "root", "cursor", "budget"), row)
     owned = "sequences length root cursor budget ended"
     yield at("any", "commit_tokens", "T=13", b, t, give="ended", axes={"l": 4096}, stores=owned, run=made, **counters)
-    pair, laws = replace(TOKENS, same=("tokens parents",)), {"law": "without_replacement"}
+    pair = replace(TOKENS, same=("tokens parents",))
+    laws: dict[str, Any] = {"law": "without_replacement"}
     yield entry(
         pair, "mamba2-2.7b", "accept_sampled", "T=13", b, t, give="q coins", axes={"i": i}, stores=run, quick=(90,), **laws
     )
@@ -283,7 +284,7 @@ def mamba3(shape: str) -> Iterator[Entry]:
     """Mamba-3: SISO by pairs of neighbours without a gate, MIMO by halves with maps and gate; one projection writes all."""
     many = MAMBA3[shape][-1] > 1
     maps: dict[str, Any] = {"give": "z up gate down", "halves": True} if many else {}
-    at = partial(entry, TRAPEZOID, shape, **maps)
+    at: Any = partial(entry, TRAPEZOID, shape, **maps)
     yield at("mamba3_scan", "T=1", quick=(90,))
     yield at("mamba3_scan", "T=6 verify", 64, 6, write_state=False)
     yield at("mamba3_snapshots", "T=6", 64, 6, quick=(90,))

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.row import Entry, row_of
 from ssmspec_ref.mamba3 import width
 
 from ..verdicts.gates import Counted, Gates, load
 from .entry import BF16, FP32, Kind, assembled
 from .kernel_modules import kernel_module
+from .rows import Entry, row_of
 
 ROWS = 2
 CAPACITY = 9

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.row import FP32 as EXACT
-from ssmspec_kernels.row import Entry as Argument
-from ssmspec_kernels.row import row_of, takes
-
 from . import shapes
 from .kernel_modules import kernel_module
+from .rows import FP32 as EXACT
+from .rows import Entry as Argument
+from .rows import row_of, takes
 
 FP32, BF16, FP16, I32, I64, BOOL = (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool)
 
@@ -110,7 +109,7 @@ class Kind:
             return {}
         letters, sizes = next(iter(tokens.values())), [prod(shape) for shape in own.values()]
         lead = [axes[letter] for letter in letters[: letters.index("t") + 1]]
-        one, other = (dict(zip(own, meta(*lead, sum(sizes)).split(sizes, -1), strict=True)) for _ in range(2))
+        one, other = (dict(zip(own, torch.split(meta(*lead, sum(sizes)), sizes, -1), strict=True)) for _ in range(2))
         parts = {name: (other if name in self.apart.split() else one)[name] for name in tokens}
         return {name: x if len(own[name]) == 1 else x.view(*lead, *own[name]) for name, x in parts.items()}
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from conformance.interpreter.memory import watch
-from ssmspec_kernels.oracles import ORACLES, oracle_of
+from perf_gates.static.rows import oracle_of
+from ssmspec_kernels.oracles import ORACLES
 from ssmspec_kernels.row import Argument, Entry, launcher, moved, row_of, taken
 from ssmspec_ref.contract import OPERATIONS
 from ssmspec_ref.errors import PrecisionError, ShapeMismatch

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.oracles import oracle_of
+from perf_gates.static.rows import oracle_of
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.attention import KVState
 from ssmspec_ref.error_bounds.arithmetic import Approx

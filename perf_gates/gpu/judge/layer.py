@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.oracles import bound_of
-from ssmspec_kernels.row import FP32, Entry, row_of, taken
+from perf_gates.static.rows import FP32, Entry, bound_of, row_of, taken
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.contract import NumericContract, Order, Storage
 from ssmspec_ref.error_bounds.arithmetic import Approx

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from perf_gates.static import shapes
-from ssmspec_kernels.row import row_of, taken, takes
+from perf_gates.static.rows import row_of, taken, takes
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import ancestors
 
@@ -20,7 +20,7 @@ from .ssd_gated import gated, gated_window
 
 LONGEST = 32
 """Most tokens of a window of `delta_chunked`, and nodes of a tree of `mamba3_tree`."""
-TINY = {
+TINY: dict[str, dict[str, tuple[int, ...]]] = {
     "ssd": {"tiny": (4, 18, 20, 2)},
     "delta": {"tiny": (2, 4, 17, 20)},
     "kda": {"tiny by channel": (2, 4, 17, 20)},
@@ -195,7 +195,7 @@ def tree(call: Call, of: Family, sizes: Any, b: int, by: str, t: int, **how: Any
     sees = poisoned(call, tokens, mask)
     start = layer.state()
     y = layer.bound(by, start, layer.window(tokens), mask[layer.rows], order="output_only")
-    shape = {"ancestors": sees} if "ancestors" in takes(launcher(by)) else {"parents": call.ints(parents)}
+    shape: dict[str, Any] = {"ancestors": sees} if "ancestors" in takes(launcher(by)) else {"parents": call.ints(parents)}
     return within("y", layer.outputs(layer.run(by, tokens, {}, **shape, **how)["out"]), y)
 
 
@@ -227,7 +227,7 @@ def packed(
     lengths[0] = 2 * chunk + 1 if chunk else 1
     bounds, fresh = np.concatenate([[0], np.cumsum(lengths)]), call.rng.random(b) < 0.3
     run, start = {name: x[0] for name, x in layer.tokens(int(bounds[-1]), 1).items()}, layer.state()
-    named = {"bounds": call.ints(bounds), "fresh": call.ints(fresh, torch.bool)}
+    named: dict[str, Any] = {"bounds": call.ints(bounds), "fresh": call.ints(fresh, torch.bool)}
     out = layer.run(by, run, {of.state: layer.own}, int(bounds[layer.live]), **named, **how)["out"]
     used, found, only = 0.0, layer.state(), np.array([0])
     for i, row in enumerate(layer.rows):
@@ -257,7 +257,7 @@ def commit(call: Call, of: Family, sizes: Any, b: int, by: str, t: int, branchin
     start, S = layer.state(), torch.stack([layer.S] * 2) if many else layer.S
     inputs = {name: torch.stack([window[name] for window in tokens]) if many else x for name, x in tokens[0].items()}
     weights = {name: torch.stack([x] * 2) for name, x in layer.weights.items()}
-    taking = {"path": call.ints(path)} if branching else {"advanced": call.ints(advanced)}
+    taking: dict[str, Any] = {"path": call.ints(path)} if branching else {"advanced": call.ints(advanced)}
     named = taken(run, {of.state: S, "slots": layer.slots}, inputs, weights, layer.options, **taking)
     owned = {of.state: (slice(None), layer.own) if many else layer.own}
     with call.keeping(owned, **{name: x for name, x in named.items() if isinstance(x, torch.Tensor)}):
@@ -280,7 +280,7 @@ def replayed(call: Call, of: Family, sizes: Any, b: int, by: str, t: int, branch
     layer, before = Layer(call, of, sizes, b), t if branching else max(t, 3)
     previous, path, advanced = layer.tokens(before), *accepted(call, masks(call, b, before, branching))
     unread(call, [previous], path)
-    taking = {"path": call.ints(path)} if branching else {"advanced": call.ints(advanced)}
+    taking: dict[str, Any] = {"path": call.ints(path)} if branching else {"advanced": call.ints(advanced)}
     taking |= {"previous": previous["u"], "keep": "committed"}
     M, past = layer.state(), layer.window(previous)
     for i, row in enumerate(layer.rows):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.row import taken
+from perf_gates.static.rows import taken
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.shapes import Array

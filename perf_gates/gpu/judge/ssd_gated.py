@@ -18,7 +18,8 @@ def gated(call: Call, of: Family, sizes: Any, b: int, by: str) -> float:
     z, weight, squares = call.normal(b, 1, h, p), call.normal(h, p), call.blank(b, 1, parts(h, p), form="fp32")
     tokens = layer.tokens(1)
     g, S = layer.bound(by, layer.state(), with_gate(layer, tokens, z), io="fp32")
-    given, owned = {"z": z, "weight": weight, "squares": squares}, {"squares": slice(0, layer.live), "S": layer.own}
+    given: dict[str, Any] = {"z": z, "weight": weight, "squares": squares}
+    owned = {"squares": slice(0, layer.live), "S": layer.own}
     out = layer.run(by, tokens, owned, **given)["out"]
     tiles = parts(h, p) // h
     size = 1 << (-(-p // tiles) - 1).bit_length()
@@ -35,7 +36,8 @@ def gated_window(call: Call, of: Family, sizes: Any, b: int, by: str, t: int, br
     sees = poisoned(call, tokens | {"z": z}, mask)
     window = with_gate(layer, tokens, z)
     g = layer.bound(by, layer.state(), window, mask[layer.rows], io="fp32", order="output_only")
-    found = layer.run(by, tokens, {}, z=z, weight=weight, **({"ancestors": sees} if branching else {}))
+    shape: dict[str, Any] = {"ancestors": sees} if branching else {}
+    found = layer.run(by, tokens, {}, z=z, weight=weight, **shape)
     squares = pulled(found["returned"][1].view(b, t, h, -1), layer.rows, layer.heads).sum(-1)
     return max(weighted(layer, found["out"], g, weight), within("squares", squares, squared(g)))
 

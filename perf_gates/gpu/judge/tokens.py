@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_kernels.oracles import oracle_of
+from perf_gates.static.rows import oracle_of
 from ssmspec_ref import tree
 from ssmspec_ref.accept import UniformDice, stop
 from ssmspec_ref.accept.draft_tree import DraftTree, unpadded

@@ -79,10 +79,10 @@ class Rule:
     scan: Launcher
     tree: Launcher
     snapshots: Launcher
-    commit: Launcher | None = None
-    buffered: Launcher | None = None
-    flush: Launcher | None = None
-    step: Launcher | None = None
+    commit: Any = None
+    buffered: Any = None
+    flush: Any = None
+    step: Any = None
     u: tuple[str, torch.dtype | None] | None = None
 
     def room(self, pool: Tensor, window: Any, entries: int) -> dict[str, Tensor]:
@@ -98,7 +98,6 @@ class Rule:
         """An empty ring, NaN in every entry, with a different origin for each row."""
         numbers = torch.arange(len(pool), device=pool.device, dtype=torch.int32)
         given = {"origin": (numbers * 3) % capacity, "held": torch.zeros_like(numbers)}
-        assert self.buffered is not None
         return new_record(self.buffered, "ring", self.room(pool, window, capacity) | given)
 
 
@@ -241,7 +240,6 @@ class Committed(Decoding):
 
     def commit(self, advanced: Array, path: Array) -> Launch:
         commit = self.rule.commit
-        assert commit is not None
         taking = {"path": self.index(path)} if self.branching else {"advanced": self.index(advanced)}
         given = self.rule.kernels.arguments(commit, self.window, self.params, **taking) | {"S": self.pool}
         layered = [entry.name for entry in row_of(commit) if entry.argument.axes.startswith("i ")]
