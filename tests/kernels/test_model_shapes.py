@@ -58,9 +58,9 @@ def after(change: Callable[..., None]) -> Callable[[Any], Any]:
 
     def planted(kernel: Any) -> Any:
         @wraps(kernel)
-        def launch(S: Any, *args: Any, **kwargs: Any) -> Any:
-            result = kernel(S, *args, **kwargs)
-            change(S, *args, **kwargs)
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            result = kernel(*args, **kwargs)
+            change(*args, **kwargs)
             return result
 
         return launch
@@ -102,6 +102,15 @@ def of_a_layer(S: Any, *_: Any, slots: Any, **__: Any) -> None:
     S[-1, slots[0].long()] *= 1.001
 
 
+def last_channel(*_: Any, out: Any, **__: Any) -> None:
+    out[0, ..., -1] *= 1.5
+
+
+def column(S: Any = None, *_: Any, M: Any = None, slots: Any, **__: Any) -> None:
+    pool = M if S is None else S
+    pool[slots[0].long(), -1, -1] += 1
+
+
 CHANGES: tuple[Any, ...] = (last_head, unwritten, padding, beside, other_slot, state, an_input)
 FAULTS: list[tuple[str, str, Any]] = [
     *(("ssd_scan", "ssd_scan/tiny/T=5/b3", change) for change in CHANGES),
@@ -125,6 +134,18 @@ FAULTS: list[tuple[str, str, Any]] = [
     ("ssd_commit", "ssd_commit/tiny/tree of 7/b3", of_a_layer),
     ("ssd_gated", "ssd_gated/tiny/T=1/b3", last_head),
     ("ssd_gated_window", "ssd_gated_window/tiny/T=5/b3", last_head),
+    ("conv_window", "conv_window/tiny/T=5 replay/b3", last_channel),
+    ("conv_window", "conv_window/tiny/T=5/b3", column),
+    ("conv_tree", "conv_tree/tiny/T=7/b3", column),
+    ("conv_commit", "conv_commit/tiny/tree of 7/b3", column),
+    ("conv_packed", "conv_packed/tiny/packed/b3", last_channel),
+    ("selective_scan", "selective_scan/tiny/T=5/b3", column),
+    ("selective_tree", "selective_tree/tiny/T=7/b3", last_channel),
+    ("shortconv_snapshots", "shortconv_snapshots/tiny/T=6/b3", last_channel),
+    ("shortconv_packed", "shortconv_packed/tiny/packed/b3", column),
+    ("shortconv_buffered", "shortconv_buffered/tiny/T=3 L=7/b3", column),
+    ("shortconv_flush", "shortconv_buffered/tiny/T=3 L=7/b3", column),
+    ("mamba3_flush", "mamba3_buffered/tiny/T=3 L=7/b3", state),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from conformance.interpreter.memory import watch
 from perf_gates.static.rows import oracle_of
+from ssmspec_fast.adapters import kernels
 from ssmspec_kernels.oracles import ORACLES
 from ssmspec_kernels.row import Argument, Entry, launcher, moved, row_of, taken
 from ssmspec_ref.contract import OPERATIONS
@@ -176,6 +177,14 @@ def test_every_launcher_has_an_oracle_and_its_operations_are_those_of_the_suite(
     for name, oracle in ORACLES.items():
         assert callable(oracle_of(name)), oracle
         assert {*oracle.judged} <= OPERATIONS.keys(), f"{name} is judged by no operation of the suite"
+
+
+def test_the_operations_of_the_launchers_are_those_that_the_adapter_of_the_kernels_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "INTERPRETED", kernels.FORMATS)
+    had = {operation for subject in kernels.adapter("cpu").subjects for operation in subject.capabilities}
+    assert had == {operation for oracle in ORACLES.values() for operation in oracle.judged}
 
 
 def test_a_field_that_a_launcher_has_no_parameter_for_is_left_out_and_none_is_given_twice() -> None:
