@@ -85,7 +85,8 @@ def case(name: str) -> Case:
     number = next((int(w[2:]) for w in words if w[:2] in ("T=", "M=")), 1)
     first = module.split("_")[0]
     if first not in KINDS:
-        raise ValueError(f"case is {name!r}; it must be a kernel whose name starts with one of {', '.join(KINDS)}")
+        *others, last = KINDS
+        raise ValueError(f"case is {name!r}; it must be a kernel whose name starts with {', '.join(others)} or {last}")
     of, launcher, held = KINDS[first], kernel(module), CAPACITY - number if "due" in words else HELD
     axes = of.axes("", ROWS, number) | {"l": CAPACITY}
     axes |= {"m": number, "j": kernel(module, "parts_of")(axes["o"])} if module == "linear_added" else {"m": number}
