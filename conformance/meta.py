@@ -22,8 +22,9 @@ from rich.table import Table
 from ssmspec_ref.contract import Adapter, NumericContract, Subject, Verdict
 
 from .cases import Case
-from .faults.catalogue import FAULTS, Fault
+from .faults.catalogue import FAULTS
 from .faults.classes import CLASSES, LEFT_OUT
+from .faults.fault import Fault
 from .judge.verdict import judge
 from .run.plan import Job, Selection, plan
 from .suite.specification import Arguments, Specification

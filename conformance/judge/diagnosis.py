@@ -32,7 +32,7 @@ from .shrink import within
 from .verdict import Judgement, Measured, expectation
 
 if TYPE_CHECKING:
-    from ..faults.catalogue import Fault
+    from ..faults.fault import Fault
 
 SECONDS = 30.0
 """The time to look for a planted fault."""

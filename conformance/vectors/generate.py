@@ -24,7 +24,8 @@ from ssmspec_ref.contract import FLOAT64, OPERATIONS, NumericContract, Verdict
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
-from ..faults.catalogue import FAULTS, Fault
+from ..faults.catalogue import FAULTS
+from ..faults.fault import Fault
 from ..judge.verdict import judge
 from ..suite import PURE
 from ..suite.specification import Arguments, Specification

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.faults.fault import FP32
 from conformance.faults.memory import bits
 from conformance.isolation.declared import bare
 from conformance.judge.bitwise import LAWS
@@ -24,7 +25,7 @@ def judged(capability: Capability, identity: str = CASE) -> Judgement:
 
 @pytest.mark.parametrize("identity", [CASE, "ssd.scan/b1,t1,g1,h2,p3,n4/plain/wide/s0", "ssd.scan/b2,t5/z=on/normal/s3"])
 def test_one_order_holds_every_law(identity: str) -> None:
-    assert judged(Capability(bits.one_order, bits.FP32, bitwise=tuple(BITWISE)), identity).verdict is Verdict.PASS
+    assert judged(Capability(bits.one_order, FP32, bitwise=tuple(BITWISE)), identity).verdict is Verdict.PASS
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_one_order_holds_every_law(identity: str) -> None:
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_a_fault_breaks_its_law_and_no_bound(run: object, law: str) -> None:
-    wrong = Capability(run, bits.FP32)  # type: ignore[arg-type]
+    wrong = Capability(run, FP32)  # type: ignore[arg-type]
     assert judged(wrong).verdict is Verdict.PASS
     found = judged(replace(wrong, bitwise=(law,)))
     assert (found.verdict, found.kind) == (Verdict.FAIL, "bits")
@@ -48,11 +49,11 @@ def test_a_fault_breaks_its_law_and_no_bound(run: object, law: str) -> None:
 
 def test_a_batch_and_its_rows_are_compared_in_packed_runs_and_in_windows() -> None:
     from conformance.adapters.reference_parts.windows import Bare
-    from conformance.faults.recurrences.packed import right
+    from conformance.faults.right import packed_scan
     from ssmspec_ref.backtrack import snapshots
 
     def packed(S, run, bounds, fresh, params):  # type: ignore[no-untyped-def]
-        y, S_next = right("ssd", S, run, bounds, fresh, params)
+        y, S_next = packed_scan("ssd", S, run, bounds, fresh, params)
         return y * (1 + 2.0**-52 * (len(S) > 1)), S_next
 
     class Windows(Bare):
@@ -72,7 +73,7 @@ def test_a_batch_and_its_rows_are_compared_in_packed_runs_and_in_windows() -> No
 
 def test_an_unknown_law_is_refused_and_known_ones_are_passed_on() -> None:
     with pytest.raises(ParameterError, match="give a tuple of rerun, rows, slots, split"):
-        Capability(bits.one_order, bits.FP32, bitwise=("batch",))
+        Capability(bits.one_order, FP32, bitwise=("batch",))
     (subject, *_) = bare(bits.adapter()).subjects
     assert subject.capabilities["ssd.scan"].bitwise == tuple(BITWISE) == tuple(LAWS)
 
@@ -85,7 +86,7 @@ def test_signs_of_zero_are_bits() -> None:
     from conformance.judge.bitwise import broken
 
     specification, case = find(CASE)
-    arguments = specification.draw(case, bits.FP32)
-    expected = specification.expect(arguments, bits.FP32, None)
+    arguments = specification.draw(case, FP32)
+    expected = specification.expect(arguments, FP32, None)
     told = broken("rows", case.operation, lambda given: signed(*given), arguments, signed(*arguments), expected)
     assert "other bits of S" in told

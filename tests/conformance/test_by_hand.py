@@ -7,7 +7,7 @@ import pytest
 
 from conformance.cases import Case
 from conformance.faults.catalogue import FAULTS
-from conformance.faults.single import EVERYTHING
+from conformance.faults.fault import EVERYTHING
 from conformance.judge.clock import Clock
 from conformance.judge.diagnosis import looks_like
 from conformance.judge.verdict import judge

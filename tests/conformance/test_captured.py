@@ -11,9 +11,10 @@ import torch
 
 from conformance.adapters import reference
 from conformance.errors import GraphError, MalformedAdapter
+from conformance.faults.catalogue import of_name
+from conformance.faults.fault import single
 from conformance.faults.memory import graphs
 from conformance.faults.memory.graphs import right
-from conformance.faults.single import single
 from conformance.isolation.declared import bare, plain
 from conformance.judge.verdict import Judgement, judge
 from conformance.run.known import read_known
@@ -99,10 +100,9 @@ def test_the_calls_of_a_case_differ_in_all_that_is_no_weight() -> None:
                     assert absent[0] != absent[1] or not absent[0], "the same rows are padding"
 
 
-@pytest.mark.parametrize("fault", graphs.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", graphs.FAULTS, ids=lambda fault: fault.name)
 def test_what_keeps_something_of_the_capture_fails_in_a_replay_only(fault: Any) -> None:
-    run, operation, _, *given = fault
-    subject = single(operation, run, *given)
+    subject = fault.subject
     failed = [
         job.identity
         for job in (*jobs_of(subject, tier="smoke"), *replays_of(subject))
@@ -113,8 +113,9 @@ def test_what_keeps_something_of_the_capture_fails_in_a_replay_only(fault: Any) 
 
 
 def test_an_output_that_the_next_replay_overwrites_is_told_as_such() -> None:
-    (run, *_) = next(fault for fault in graphs.FAULTS if fault[0].__name__ == "hands_out_its_buffer")
-    found = judged(Capability(run, FLOAT64), "conv.scan/b5,t7,c6,w4/graph=replayed/normal/s0")
+    found = judged(
+        Capability(of_name("hands_out_its_buffer").capability.run, FLOAT64), "conv.scan/b5,t7,c6,w4/graph=replayed/normal/s0"
+    )
     assert (found.verdict, found.kind) == (Verdict.FAIL, "overwritten")
     assert "y of replay 1, M of replay 1" in found.message
 
@@ -129,8 +130,7 @@ def test_the_table_of_an_adapter_counts_by_operation_and_its_parts_are_the_whole
 
 def test_the_cause_of_a_failing_commit_is_searched_under_the_contracts_of_all_faults() -> None:
     """A fault in float32 that it is compared with cannot hold its inputs."""
-    (fault,) = [fault for fault in graphs.FAULTS if fault[1] == "conv.commit"]
-    home = Adapter("some", "1", (single(fault[1], fault[0], *fault[3:]),))
+    home = Adapter("some", "1", (of_name("count_at_the_capture").subject,))
     (diagnosis,) = run(*plan({"some": home}, Selection("standard")), Setting({"some": read_known("some")})).diagnoses
     assert diagnosis.smallest == "conv.commit/b1,t1,c1,w2/graph=replayed/normal/s0"
     assert "search" not in diagnosis.facts

@@ -10,12 +10,9 @@ import pytest
 from conformance.adapters.reference_parts.pools import over_pools
 from conformance.diagnose.facts import UNEXPLAINED
 from conformance.diagnose.observe import observe
-from conformance.faults.catalogue import FAULTS
+from conformance.faults.catalogue import FAULTS, of_name
+from conformance.faults.fault import FP32
 from conformance.faults.recurrences import arithmetic, other_rules
-from conformance.faults.rollback import histories, speculation, windows
-from conformance.faults.sampled import acceptance
-from conformance.faults.single import single
-from conformance.faults.whole_layers import attention
 from conformance.judge import diagnosis
 from conformance.judge.diagnosis import Stepped, diverges, looks_like
 from conformance.judge.verdict import Judgement, Measured
@@ -42,7 +39,7 @@ def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
     ("subject", "operation", "first", "like"),
     [
         pytest.param(
-            speculation.subject(speculation.KeepsConvWindow),
+            of_name("KeepsConvWindow").subject,
             "speculate.chain",
             "speculate.chain, in the window of the convolution after window 1: row 0, channel 0, tap 0; right: all before, "
             "the recurrent state after window 1",
@@ -51,39 +48,39 @@ def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
             marks=pytest.mark.nightly,
         ),
         (
-            arithmetic.subject(arithmetic.group_map),
+            of_name("group_map").subject,
             "ssd.scan",
             "ssd.scan, in the output: row 0, token 0, head 1, channel 0",
             "equals the planted fault `group_map`",
         ),
         (
-            arithmetic.subject(arithmetic.lost_skip),
+            of_name("lost_skip").subject,
             "ssd.scan",
             "ssd.scan, in the output: row 0, token 0, head 0, channel 0; right: the recurrent state",
             "equals the planted fault `lost_skip`",
         ),
         pytest.param(
-            windows.subject("buffered_verify", windows.OneCursor),
+            of_name("OneCursor").subject,
             "ssd.buffered_verify",
             "ssd.buffered_verify, in the state behind checkpoint and ring after window 0",
             "equals the planted fault `OneCursor`",
             marks=pytest.mark.nightly,
         ),
         pytest.param(
-            windows.subject("verify_snapshots", windows.RestingRowsAdvance, "delta"),
+            of_name("RestingRowsAdvance", "delta.verify_snapshots").subject,
             "delta.verify_snapshots",
             "delta.verify_snapshots, in the recurrent state after window 1: row 0, head 0, key channel 0, channel 0",
             "equals the planted fault `RestingRowsAdvance`",
             marks=pytest.mark.nightly,
         ),
         (
-            single("acceptance.greedy", acceptance.path_without_root),
+            of_name("path_without_root").subject,
             "acceptance.greedy",
             "acceptance.greedy, in the accepted path: row 0, token 0; right: all before",
             "equals the planted fault `path_without_root`",
         ),
         (
-            single("attention.verify_tree", attention.tiled_heads),
+            of_name("tiled_heads").subject,
             "attention.verify_tree",
             "attention.verify_tree, in the output",
             "equals the planted fault `tiled_heads`",
@@ -101,7 +98,7 @@ def test_a_fault_of_a_scan_is_known_in_a_step_too() -> None:
     def step(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
         return arithmetic.rounded(*ssd.step(S, token, replace(params, A=params.A * 1.44 * np.log(2))))
 
-    found = diagnosed(Subject("x", {"ssd.step": Capability(step, arithmetic.FP32)}), "ssd.step")
+    found = diagnosed(Subject("x", {"ssd.step": Capability(step, FP32)}), "ssd.step")
     assert found.looks_like.startswith("equals the planted fault `exp2_constant`")
 
 
@@ -112,8 +109,8 @@ def test_a_fault_that_leaves_signalling_nan_equals_nothing_and_warns_of_nothing(
         y, S_T = (np.full(shape, 0x7F800001, dtype=np.uint32).view(np.float32) for shape in (window.x.shape, S.shape))
         return y, S_T
 
-    monkeypatch.setattr(diagnosis, "_of", lambda *_: Capability(left, arithmetic.FP32))
-    assert diagnosed(arithmetic.subject(arithmetic.lost_skip), "ssd.scan").looks_like == ""
+    monkeypatch.setattr(diagnosis, "_of", lambda *_: Capability(left, FP32))
+    assert diagnosed(of_name("lost_skip").subject, "ssd.scan").looks_like == ""
 
 
 class DecaysLast:
@@ -147,13 +144,13 @@ class TakesTheLast(Stepped):
 
 @pytest.mark.nightly
 def test_a_fault_is_known_where_the_right_answer_has_no_bound_and_both_round() -> None:
-    subject = Subject("x", {"delta.verify_snapshots": Capability(TakesTheLast, other_rules.FP32)})
+    subject = Subject("x", {"delta.verify_snapshots": Capability(TakesTheLast, FP32)})
     assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith("equals the planted fault `KeepsEveryDraft`")
 
 
 @pytest.mark.nightly
 def test_a_fault_of_a_scan_is_known_in_windows_too() -> None:
-    subject = Subject("x", {"delta.verify_snapshots": Capability(DecaysLast, other_rules.FP32)})
+    subject = Subject("x", {"delta.verify_snapshots": Capability(DecaysLast, FP32)})
     assert diagnosed(subject, "delta.verify_snapshots").looks_like.startswith(
         "equals the planted fault `decay_after_the_write`"
     )
@@ -161,14 +158,14 @@ def test_a_fault_of_a_scan_is_known_in_windows_too() -> None:
 
 @pytest.mark.nightly
 def test_a_fault_of_windows_is_known_however_they_are_verified() -> None:
-    subject = windows.subject("verify_snapshots", windows.KeepsOneMore, "delta")
+    subject = Subject("KeepsOneMore", {"delta.verify_snapshots": of_name("KeepsOneMore").capability})
     said = diagnosed(subject, "delta.verify_snapshots").looks_like
     assert said.startswith("equals the planted fault `KeepsOneMore`")
     assert said.endswith("bug class ACCEPT-IDX: The ring holds the first rejected token too."), "and no other fault"
 
 
 def test_faults_that_one_case_does_not_tell_apart_are_all_named() -> None:
-    subject = single("delta.verify_snapshots", histories.KeepsEveryDraft)
+    subject = of_name("KeepsEveryDraft", "delta.verify_snapshots").subject
     case = "delta.verify_snapshots/b1,t1,g1,h1,k1,v1,j2/plain/gentle/s0"
     jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(case=case))
     (found,) = run(jobs, [], Setting({"x": read_known("x")})).diagnoses
@@ -191,7 +188,7 @@ def half_of_one(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("scan", [third_root, half_of_one])
 def test_another_fault_equals_none(scan: Callable[..., Any]) -> None:
-    found = diagnosed(Subject("x", {"ssd.scan": Capability(scan, arithmetic.FP32)}), "ssd.scan")
+    found = diagnosed(Subject("x", {"ssd.scan": Capability(scan, FP32)}), "ssd.scan")
     assert found.diverges.startswith("ssd.scan, in the output")
     assert found.looks_like == ""
     assert (UNEXPLAINED in found.facts.get("limits", "")) is (scan is third_root)  # D x of row 0 has a name
@@ -208,7 +205,7 @@ def test_a_search_that_breaks_leaves_the_verdict_and_says_so(monkeypatch: pytest
         raise AssertionError("no such cause")
 
     monkeypatch.setattr("conformance.run.causes.facts", broken)
-    found = diagnosed(arithmetic.subject(arithmetic.group_map), "ssd.scan")
+    found = diagnosed(of_name("group_map").subject, "ssd.scan")
     assert found.verdict == "fail"
     assert found.message.startswith("y")
     assert found.rerun

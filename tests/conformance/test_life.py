@@ -96,9 +96,9 @@ def test_servers_that_copy_and_servers_that_write_in_place_pass(build: Any, way:
     assert judge(specification, Capability(build, FLOAT64), case).verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("fault", lives.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", lives.FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_fails_in_a_long_script(fault: Any) -> None:
-    capability = Capability(fault[0], FLOAT64)
+    capability = fault.capability
     tiny = (find(TINY.format(way) if way != "prefix" else TINY.replace("script={},", ""))[1] for way in WAYS)
     cases = chain(tiny, filter(SPECIFICATION.common, SPECIFICATION.tabled()))
     assert any(judge(SPECIFICATION, capability, case).verdict is Verdict.FAIL for case in cases)
@@ -112,9 +112,9 @@ def test_a_server_of_several_ranks_that_cuts_each_part_passes(case: Any) -> None
     assert judge(SPECIFICATION, Capability(Ranks, FLOAT64, ASKED), case).verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("fault", ranks.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", ranks.FAULTS, ids=lambda fault: fault.name)
 def test_a_wrong_cut_fails_between_ranks_only(fault: Any) -> None:
-    capability = Capability(fault[0], FLOAT64, ASKED)
+    capability = replace(fault.capability, limits=ASKED)
     assert any(judge(SPECIFICATION, capability, case).kind == "bound" for case in SPLIT)
     alone = SPECIFICATION.case({"j": 30}, {"script": "move"}, "gentle", 0)
     assert judge(SPECIFICATION, capability, alone).verdict is Verdict.PASS

@@ -10,7 +10,6 @@ import pytest
 from conformance.adapters.reference_parts.pools import EVERY, no_states, over_pools
 from conformance.faults.memory import strides
 from conformance.faults.recurrences import guarded
-from conformance.faults.single import single
 from conformance.judge.draw import POISON
 from conformance.judge.verdict import judge
 from conformance.meta import failing, jobs
@@ -112,10 +111,9 @@ def test_within_limits_too_wherever_a_size_that_is_none_is_valid(specification: 
             assert all(low <= case.sizes[axis] <= high for case in smoke)
 
 
-@pytest.mark.parametrize("fault", strides.BLOCKS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", strides.BLOCKS, ids=lambda fault: fault.name)
 def test_a_stride_of_a_block_fails_in_smoke(fault: Any) -> None:
-    run, operation, _, *given = fault
-    assert any(failing(job, 0) for job in jobs(single(operation, run, *given), operation, "smoke"))
+    assert any(failing(job, 0) for job in jobs(fault.subject, fault.operation, "smoke"))
 
 
 @every
@@ -135,12 +133,9 @@ def test_dead_entries_hold_ordinary_values_in_some_case(specification: Specifica
         assert not any(np.isnan(a).any() or (a == POISON).any() for a in found), specification.identify(case)
 
 
-@pytest.mark.parametrize("fault", guarded.FAULTS, ids=lambda fault: f"{fault[0].__name__}-{fault[1]}")
+@pytest.mark.parametrize("fault", guarded.FAULTS, ids=lambda fault: f"{fault.name}-{fault.operation}")
 def test_a_read_that_a_guard_hides_shows_with_ordinary_values_alone(fault: Any) -> None:
-    run, operation, _, *given = fault
-    found = [
-        job for job in jobs(single(operation, run, *given), operation) if "plausible" in job.specification.values["dead"]
-    ]
+    found = [job for job in jobs(fault.subject, fault.operation) if "plausible" in job.specification.values["dead"]]
     plausible = [job for job in found if job.case.options["dead"] == "plausible"]
     assert any(failing(job, 0) for job in plausible)
     for job in plausible[:1]:

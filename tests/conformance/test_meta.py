@@ -10,8 +10,9 @@ import pytest
 from conformance import false_alarms
 from conformance.cases import Case
 from conformance.false_alarms import campaign, markdown, tally
-from conformance.faults.catalogue import FAULTS, fault
+from conformance.faults.catalogue import FAULTS, of_name
 from conformance.faults.classes import CLASSES, LEFT_OUT
+from conformance.faults.fault import FP32, fault
 from conformance.faults.recurrences import arithmetic
 from conformance.meta import DRAWS, STRIDE, hunt, jobs, redrawn
 from conformance.rewritings import CHUNK, Rewriting, every
@@ -39,7 +40,7 @@ def test_the_table_that_is_committed_names_every_fault() -> None:
 
 
 def test_other_draws_are_other_numbers_behind_the_same_cases() -> None:
-    (job, *_) = jobs(arithmetic.subject(arithmetic.group_map), "ssd.scan", "smoke")
+    (job, *_) = jobs(of_name("group_map").subject, "ssd.scan", "smoke")
     other = redrawn(job.specification, STRIDE)
     first, second = (s.draw(job.case, job.capability.contract)[0] for s in (job.specification, other))
     assert first.shape == second.shape
@@ -48,10 +49,10 @@ def test_other_draws_are_other_numbers_behind_the_same_cases() -> None:
 
 
 def test_what_is_right_is_not_caught_and_what_is_wrong_is_in_every_draw() -> None:
-    right = Subject("right", {"ssd.scan": Capability(arithmetic.right, arithmetic.FP32)})
+    right = Subject("right", {"ssd.scan": Capability(arithmetic.right, FP32)})
     passed = hunt(fault("CONDUCT", "ssd.scan", right))
     assert (passed.failed, passed.draws, passed.surely) == ((), 0, False)
-    caught = hunt(fault("GROUP-MAP", "ssd.scan", arithmetic.subject(arithmetic.group_map)))
+    caught = hunt(fault("GROUP-MAP", "ssd.scan", of_name("group_map").subject))
     assert (caught.draws, caught.kinds) == (DRAWS, ("bound",))
 
 
@@ -62,7 +63,7 @@ def test_a_fault_of_one_draw_is_called_luck() -> None:
         y, S_next = arithmetic.right(S, window, params)
         return y + (S.flat[0] == first), S_next
 
-    subject = Subject("lucky", {"ssd.scan": Capability(lucky, arithmetic.FP32)})
+    subject = Subject("lucky", {"ssd.scan": Capability(lucky, FP32)})
     job = jobs(subject, "ssd.scan")[0]
     first = job.specification.draw(job.case, job.capability.contract)[0].flat[0]
     found = hunt(fault("CONDUCT", "ssd.scan", subject))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import KnownListError, ReportError
-from conformance.faults.recurrences.arithmetic import bf16_state, subject
+from conformance.faults.catalogue import of_name
 from conformance.report.stream import SCHEMA, Output, Result, Writer, header, read_report
 from conformance.run.known import FOLDER, Entry, Known, read_known
 from conformance.run.plan import Selection, plan
@@ -166,7 +166,7 @@ def test_a_new_failure_is_not_blamed_on_a_known_one(tmp_path: Path) -> None:
     listed.write_text(
         '[[known]]\ncase = "ssd.scan/b2,t1,*"\nreason = "single tokens"\nlink = "https://example.org"\nexpires = 2999-01-01\n'
     )
-    adapter = Adapter("fault", "1", (subject(bf16_state),))
+    adapter = Adapter("fault", "1", (of_name("bf16_state").subject,))
     jobs, left_out = plan({"fault": adapter}, Selection("standard", operation="ssd.scan"))
     found = run(jobs, left_out, Setting({adapter.name: read_known(adapter.name, listed)})).diagnoses
     reasons = {d.verdict: d.reason for d in found}

@@ -7,7 +7,7 @@ import pytest
 
 from conformance.cases import Case
 from conformance.diagnose.together import together
-from conformance.faults.memory import reused
+from conformance.faults.catalogue import of_name
 from conformance.judge.verdict import GAPS, NEVER_READ, judge
 from conformance.suite import find
 from ssmspec_ref import ssd
@@ -31,7 +31,7 @@ def test_a_nan_between_the_elements_of_an_input_is_told() -> None:
 
 def test_a_nan_of_what_is_never_read_is_told() -> None:
     specification, case = find("ssd.step/b5,g2,h6,p5,n4/dead=nan,slots=fresh/gentle/s0")
-    found = judge(specification, Capability(reused.step_cleared_by_product, FLOAT64, reused.POOLS), case)
+    found = judge(specification, of_name("step_cleared_by_product").capability, case)
     assert (found.verdict, found.kind) == (Verdict.FAIL, "nan")
     assert NEVER_READ.format("nan") in found.message
 

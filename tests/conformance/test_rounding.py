@@ -125,17 +125,16 @@ SAID: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", state_formats.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", state_formats.FAULTS, ids=lambda fault: fault.name)
 def test_planted_faults_are_told_by_their_own_law(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, operation, _, contract = fault
     monkeypatch.setattr(state_formats, "SEEDS", count())
-    specification = SPECIFICATIONS[operation]
+    specification = SPECIFICATIONS[fault.operation]
     found = next(
         told
         for case in specification.tabled()
-        if (told := judge(specification, Capability(run, contract), case)).verdict is Verdict.FAIL
+        if (told := judge(specification, fault.capability, case)).verdict is Verdict.FAIL
     )
-    kind, said = SAID[run.__name__]
+    kind, said = SAID[fault.name]
     assert found.kind == kind
     assert said in found.message
 

@@ -30,10 +30,9 @@ def test_speculative_sampling_has_the_law_of_plain_decoding(identity: str, contr
     assert 0 < found.drafts[1] < found.drafts[0]
 
 
-@pytest.mark.parametrize("fault", runs.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", runs.FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_fails(fault: Any) -> None:
-    run, _, _, contract = fault
-    assert any(judge(*found(identity, Capability(run, contract))).verdict is Verdict.FAIL for identity in (PLAIN, SHORT))
+    assert any(judge(*found(identity, fault.capability)).verdict is Verdict.FAIL for identity in (PLAIN, SHORT))
 
 
 def found(identity: str, capability: Capability) -> tuple[Any, Any, Any]:

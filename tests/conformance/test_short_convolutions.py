@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from conformance.adapters.reference_parts.windows import Bare
+from conformance.faults.fault import Fault, single
 from conformance.faults.recurrences.short_convolutions import AGAIN, FAULTS, Rolled
-from conformance.faults.single import single
 from conformance.judge.verdict import judge
 from conformance.meta import jobs
 from ssmspec_ref import shortconv
@@ -35,9 +35,9 @@ def failed(subject: Subject, operation: str) -> list[tuple[str, str]]:
     return [(job.identity, said.kind) for job, said in found if said.verdict is not Verdict.PASS]
 
 
-@pytest.mark.parametrize(("run", "operation", "bug_class", "given"), [(f[0], f[1], f[2], f[3:]) for f in FAULTS])
-def test_a_planted_fault_fails_by_values(run: Any, operation: str, bug_class: str, given: Any) -> None:
-    found = failed(single(operation, run, *given), operation)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_fails_by_values(fault: Fault) -> None:
+    found = failed(fault.subject, fault.operation)
     assert len(found) > 1, "caught by luck of a case"
     assert {kind for _, kind in found} == {"bound"}
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from conformance.adapters.reference_parts.pools import WAYS, no_states, over_pools, pooled
+from conformance.faults.catalogue import of_name
 from conformance.faults.memory import beginnings, far_inputs, offsets, pools
-from conformance.faults.rollback import windows
-from conformance.faults.whole_layers.layers import Right
+from conformance.faults.windows import Right
 from conformance.isolation.memory import taken
 from conformance.judge.verdict import Judgement, judge
 from conformance.run.plan import Selection, plan
@@ -38,11 +38,10 @@ def failed(capability: Capability, operation: str, option: str, plain: str) -> l
     return sorted({job.case.options[option] for job in bad})
 
 
-@pytest.mark.parametrize("fault", pools.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", pools.FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_of_a_pool_fails_with_pools_and_only_there(fault: Any) -> None:
-    run, operation, *_ = fault
-    assert failed(Capability(run, FLOAT64, WAYS), operation, "slots", "rows")
-    rows = next(job for job in cases_of(Capability(run, FLOAT64), operation, "slots"))
+    assert failed(fault.capability, fault.operation, "slots", "rows")
+    rows = next(iter(cases_of(replace(fault.capability, limits=Limits()), fault.operation, "slots")))
     assert judge(rows.specification, rows.capability, rows.case).verdict is Verdict.PASS
 
 
@@ -50,10 +49,9 @@ def test_what_is_right_over_rows_and_looks_up_slots_passes() -> None:
     assert failed(Capability(pooled(ssd.scan), FLOAT64, WAYS), "ssd.scan", "slots", "rows") == []
 
 
-@pytest.mark.parametrize("fault", offsets.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", offsets.FAULTS, ids=lambda fault: fault.name)
 def test_an_offset_of_32_bits_fails_only_where_slots_are_far_apart(fault: Any) -> None:
-    run, operation, *_ = fault
-    assert failed(Capability(run, FLOAT64, WAYS), operation, "slots", "rows") == ["far"]
+    assert failed(fault.capability, fault.operation, "slots", "rows") == ["far"]
 
 
 KEPT: list[tuple[str, NumericContract]] = [
@@ -122,12 +120,13 @@ def test_slots_far_apart_hold_what_they_should_and_take_little_memory() -> None:
         far((2, 1 << 16, 1 << 16))
 
 
-@pytest.mark.parametrize("build", [windows.KeepsTheFirstWindow, windows.ReplaysWhenVerified], ids=lambda b: b.__name__)
-def test_a_second_verification_shows_what_the_first_left(build: Any) -> None:
-    operation = next(f"ssd.{name}" for name, fault in windows.WRONG if fault is build)
-    assert failed(Capability(build, FLOAT64, windows.LIMITS), operation, "verify", "once") == ["twice"]
-    once = Capability(build, FLOAT64, Limits(sizes=windows.LIMITS.sizes))
-    assert {job.case.options["verify"] for job in cases_of(once, operation, "verify")} == {"once"}
+@pytest.mark.parametrize("name", ["KeepsTheFirstWindow", "ReplaysWhenVerified"])
+def test_a_second_verification_shows_what_the_first_left(name: str) -> None:
+    fault = of_name(name)
+    again = replace(fault.capability, contract=FLOAT64)
+    assert failed(again, fault.operation, "verify", "once") == ["twice"]
+    once = replace(again, limits=Limits(sizes=again.limits.sizes))
+    assert {job.case.options["verify"] for job in cases_of(once, fault.operation, "verify")} == {"once"}
 
 
 def test_pools_are_tested_only_where_limits_ask_for_them() -> None:
@@ -200,12 +199,11 @@ def test_a_layer_may_keep_w_minus_one_columns() -> None:
     assert judge(specification, Capability(Narrow, FLOAT64), case).verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("fault", beginnings.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", beginnings.FAULTS, ids=lambda fault: fault.name)
 def test_a_row_without_an_initial_state_that_starts_from_one_fails_and_only_there(fault: Any) -> None:
-    run, operation, _, contract, limits = fault
-    assert set(failed(Capability(run, contract, limits), operation, "slots", "rows")) <= {"fresh", "none"}
-    assert failed(Capability(run, contract, limits), operation, "slots", "rows")
-    rows = next(job for job in cases_of(Capability(run, contract), operation, "slots"))
+    assert set(failed(fault.capability, fault.operation, "slots", "rows")) <= {"fresh", "none"}
+    assert failed(fault.capability, fault.operation, "slots", "rows")
+    rows = next(iter(cases_of(replace(fault.capability, limits=Limits()), fault.operation, "slots")))
     assert judge(rows.specification, rows.capability, rows.case).verdict is Verdict.PASS
 
 
@@ -230,12 +228,11 @@ def test_what_the_slot_of_a_fresh_row_holds_is_another_state() -> None:
     assert np.array_equal(held.rows[~held.fresh], held.states[held.read[~held.fresh]])
 
 
-@pytest.mark.parametrize("fault", far_inputs.FAULTS, ids=lambda fault: fault[0].__name__)
+@pytest.mark.parametrize("fault", far_inputs.FAULTS, ids=lambda fault: fault.name)
 def test_an_offset_of_an_input_in_32_bits_fails_only_where_inputs_are_far_apart(fault: Any) -> None:
-    run, operation, *_ = fault
-    capability = Capability(run, FLOAT64, far_inputs.WAYS)
-    assert failed(capability, operation, "far", "none")
-    near = next(job for job in cases_of(capability, operation, "far") if job.case.options["far"] == "none")
+    capability = fault.capability
+    assert failed(capability, fault.operation, "far", "none")
+    near = next(job for job in cases_of(capability, fault.operation, "far") if job.case.options["far"] == "none")
     assert judge(near.specification, capability, near.case).verdict is Verdict.PASS
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import selective, ssd
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.decay_matrix import pieces
 from ssmspec_ref.functions import silu
 from ssmspec_ref.shapes import Array
 
-from ..recurrences.packed import right as right_packed
-from ..single import Wrong, adapter_of
+from ...mistakes.mistake import Mistake, before
+from ...mistakes.operators import drop
+from ..fault import planted
 from .chunks import CHUNKS, Scanned, cut, named
 
 
@@ -42,27 +42,27 @@ def carried_without_own_decay(
     return np.concatenate(outputs, axis=1), S
 
 
-def tail_of_the_states(rule: Any, call: str, chunk: int, S: Array, came: Any, params: Any) -> Scanned:
-    """The sum over the states in an output leaves out the last ones, as many as do not fill a vector of {chunk}, if there are
-    more than {chunk}; the state is right."""
-    states = S.shape[-1]
-    read = states - states % chunk if states > chunk else states
-    found: Scanned = getattr(rule, call)(S, replace(came, C=np.where(np.arange(states) < read, came.C, 0.0)), params)
-    return found
+def tail_of_the_states(chunk: int) -> Mistake:
+    def tail(C: Array) -> Array:
+        states = C.shape[-1]
+        return np.asarray(drop(-1, states - states % chunk if states > chunk else states, 0.0)(C))
+
+    says = (
+        f"The sum over the states in an output leaves out the last ones, as many as do not fill a vector of {chunk}, if "
+        f"there are more than {chunk}; the state is right."
+    )
+    return before(f"tail_of_the_states_of_{chunk}", says, C=tail)
 
 
-def state_of_the_nonempty(rule: str, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Scanned:
+def state_of_the_nonempty(S: Array, bounds: Array) -> Array:
     """The initial state of a sequence is found by the number of sequences before it that are not empty."""
-    return right_packed(rule, S[nonempty_before(bounds)], run, bounds, fresh, params)
+    return S[nonempty_before(bounds)]
 
 
-def state_of_the_nonempty_but_of_the_empty(
-    rule: str, S: Array, run: Any, bounds: Array, fresh: Array, params: Any
-) -> Scanned:
+def state_of_the_nonempty_but_of_the_empty(S: Array, bounds: Array) -> Array:
     """The initial state of a sequence is found by the number of sequences before it that are not empty. An empty sequence
     keeps its own."""
-    at = np.where(np.diff(bounds) > 0, nonempty_before(bounds), np.arange(len(S)))
-    return right_packed(rule, S[at], run, bounds, fresh, params)
+    return S[np.where(np.diff(bounds) > 0, nonempty_before(bounds), np.arange(len(S)))]
 
 
 def nonempty_before(bounds: Array) -> Array:
@@ -72,26 +72,21 @@ def nonempty_before(bounds: Array) -> Array:
 
 VECTORS = (4, 8)
 READS: dict[str, tuple[Any, Callable[..., Array]]] = {"ssd": (ssd, ssd_read), "selective": (selective, selective_read)}
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     *(
         (named(carried_without_own_decay, *of, chunk=size), f"{rule}.scan", "CHUNK")
         for rule, of in READS.items()
         for size in CHUNKS
     ),
     *(
-        (named(tail_of_the_states, of, call, chunk=size), f"{rule}.{call}", "INDEX")
-        for rule, (of, _) in READS.items()
+        (tail_of_the_states(size), f"{rule}.{call}", "INDEX")
+        for rule in READS
         for call in ("step", "scan")
         for size in VECTORS
     ),
     *(
-        (named(wrong, rule), f"{rule}.scan_packed", "SLOT-SCOPE")
+        (before(S=wrong), f"{rule}.scan_packed", "SLOT-SCOPE")
         for wrong in (state_of_the_nonempty, state_of_the_nonempty_but_of_the_empty)
         for rule in ("ssd", "delta")
     ),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("carried states", FAULTS)

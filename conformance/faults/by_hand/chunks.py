@@ -1,23 +1,24 @@
 """Scans in chunks of 16, 32 or 64 tokens that take a mask, a decay, an end or a number wrongly; and masks of rows."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, mamba3, selective, shortconv, ssd
-from ssmspec_ref.contract import Adapter
+from ssmspec_ref import delta, selective, ssd
 from ssmspec_ref.decay_matrix import pieces
 from ssmspec_ref.functions import silu
 from ssmspec_ref.records import each, masked
 from ssmspec_ref.shapes import Array, Mask
 
 from ...judge.draw import stored
-from ..recurrences.packed import right as right_packed
-from ..single import Wrong, adapter_of
+from ...mistakes.mistake import Mistake, before, instead
+from ...mistakes.operators import of_rows
+from ..fault import planted
+from ..recurrences.arithmetic import live_only
+from ..right import packed_scan
 
 CHUNKS, PACKED = (16, 32, 64), (8, 16, 32, 64)
 Scanned = tuple[Array, Array]
@@ -93,24 +94,24 @@ def decay_of_a_full_chunk_in_bf16(
 
 def chunk_past_the_sequence(rule: str, chunk: int, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Scanned:
     """The last chunk of {chunk} tokens ends with the run, not with its sequence: later sequences enter the final state."""
-    y, _ = right_packed(rule, S, run, bounds, fresh, params)
+    y, _ = packed_scan(rule, S, run, bounds, fresh, params)
     past = [end if begin == end else end + -(end - begin) % chunk for begin, end in pairwise(bounds)]
     return y, ended(rule, S, run, bounds, np.minimum(past, bounds[-1]), fresh, params)
 
 
 def ended(rule: str, S: Array, run: Any, bounds: Array, ends: Array, fresh: Array, params: Any) -> Array:
     """The states of sequences that end elsewhere than their bounds say."""
-    made = np.where(fresh.reshape(-1, *[1] * (S.ndim - 1)), 0.0, S)
+    made = np.where(of_rows(fresh, S), 0.0, S)
     for b, (begin, end) in enumerate(zip(bounds, ends, strict=False)):
         if end > begin:
             lone, new = np.array([0, end - begin]), np.zeros(1, dtype=bool)
-            made[b] = right_packed(rule, made[b : b + 1], cut(run, begin, end), lone, new, params)[1][0]
+            made[b] = packed_scan(rule, made[b : b + 1], cut(run, begin, end), lone, new, params)[1][0]
     return made
 
 
 def chunks_of_the_mean(rule: str, chunk: int, S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> Scanned:
     """The number of chunks of {chunk} tokens is that of the mean length: the end of a longer sequence is not read."""
-    y, _ = right_packed(rule, S, run, bounds, fresh, params)
+    y, _ = packed_scan(rule, S, run, bounds, fresh, params)
     room = -(-bounds[-1] // (len(S) * chunk)) * chunk
     ends = np.minimum(bounds[1:], bounds[:-1] + room)
     for stop, end in zip(ends, bounds[1:], strict=True):
@@ -118,23 +119,9 @@ def chunks_of_the_mean(rule: str, chunk: int, S: Array, run: Any, bounds: Array,
     return y, ended(rule, S, run, bounds, ends, fresh, params)
 
 
-def mask_of_the_first_row(rule: Any, S: Array, window: Any, params: Any, live: Mask) -> Scanned:
+def first_row(own: Mask) -> Mask:
     """Every row is masked with the mask of row 0."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what is dead may be large
-        found: Scanned = rule.scan(S, window, params, np.repeat(live[:1], len(live), axis=0))
-    return found
-
-
-def inputs_masked_by_the_first_row(M: Array, u: Array, live: Mask, params: Any) -> Scanned:
-    """Every row of inputs is masked with the mask of row 0."""
-    return conv.scan_masked(M, u, np.repeat(live[:1], len(live), axis=0), params)
-
-
-def dead_gates_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
-    """The gate g of a dead token is not masked: it decays the state, though the token writes nothing."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        o, after = delta.scan(S, replace(masked(window, live), g=window.g), params)
-    return np.where(live[:, :, None, None], o, 0.0), after
+    return np.repeat(own[:1], len(own), axis=0)
 
 
 def dead_states_decay(S: Array, window: Any, params: Any, live: Mask) -> Scanned:
@@ -154,22 +141,17 @@ def dead_channel_gates_decay(S: Array, window: Any, params: Any, live: Mask) -> 
     return dead_states_decay(S, window, params, live) if window.g.ndim == 4 else delta.scan(S, window, params, live)
 
 
-def dead_steps_decay(rule: Any, S: Array, window: Any, params: Any, live: Mask) -> Scanned:
-    """The step dt of a dead token is not masked: it decays the state, though the token writes nothing."""
-    y, after = rule.scan(S, replace(masked(window, live), dt=window.dt), params)
-    return np.where(live.reshape(live.shape + (1,) * (y.ndim - 2)), y, 0.0), after
+def unmasked(name: str, says: str, *read: str) -> Mistake:
+    """A scan that masks these inputs by itself and no others."""
+    outputs = before(name, says, **dict.fromkeys(read, live_only), live=None)
+    return outputs.after(y=lambda y, live: np.where(of_rows(live, y), y, 0.0))
 
 
-def named(wrong: Callable[..., Any], *given: Any, chunk: int | None = None) -> Any:
+def named(wrong: Callable[..., Any], *given: Any, chunk: int | None = None) -> Mistake:
     """A fault of one rule, and of one size of chunk, with the name and the sentence that say so."""
-    run: Any = partial(wrong, *given) if chunk is None else partial(wrong, *given, chunk)
-
-    def made(*arguments: Any) -> Any:
-        return run(*arguments)
-
-    made.__name__ = wrong.__name__ + ("" if chunk is None else f"_of_{chunk}")
-    made.__doc__ = (wrong.__doc__ or "").format(chunk=chunk)
-    return made
+    name = wrong.__name__ + ("" if chunk is None else f"_of_{chunk}")
+    run = partial(wrong, *given) if chunk is None else partial(wrong, *given, chunk)
+    return instead(name, (wrong.__doc__ or "").format(chunk=chunk), run)
 
 
 RULES: dict[str, tuple[Any, Callable[..., Array]]] = {
@@ -177,8 +159,8 @@ RULES: dict[str, tuple[Any, Callable[..., Array]]] = {
     "delta": (delta, delta_decay),
     "selective": (selective, selective_decay),
 }
-MASKED: dict[str, Any] = {"ssd": ssd, "delta": delta, "selective": selective, "mamba3": mamba3, "shortconv": shortconv}
-FAULTS: tuple[Wrong, ...] = (
+DEAD = "The step dt of a dead token is not masked: it decays the state, though the token writes nothing."
+FAULTS = planted(
     *((named(strict_tail, ssd, ssd_own, chunk=size), "ssd.scan", "CHUNK") for size in CHUNKS),
     *((named(strict_tail, delta, delta_own, chunk=size), "delta.scan", "CHUNK") for size in CHUNKS),
     *(
@@ -193,15 +175,35 @@ FAULTS: tuple[Wrong, ...] = (
         for rule in ("ssd", "delta")
         for size in PACKED
     ),
-    *((named(mask_of_the_first_row, of), f"{rule}.scan_masked", "SLOT-SCOPE") for rule, of in MASKED.items()),
-    (inputs_masked_by_the_first_row, "conv.scan_masked", "SLOT-SCOPE"),
-    (dead_gates_decay, "delta.scan_masked", "PAD-LEAK"),
+    *(
+        (before("mask_of_the_first_row", first_row.__doc__ or "", live=first_row), f"{rule}.scan_masked", "SLOT-SCOPE")
+        for rule in (*RULES, "mamba3", "shortconv")
+    ),
+    (
+        before(
+            "inputs_masked_by_the_first_row",
+            "Every row of inputs is masked with the mask of row 0.",
+            live=first_row,
+        ),
+        "conv.scan_masked",
+        "SLOT-SCOPE",
+    ),
+    (
+        unmasked(
+            "dead_gates_decay",
+            "The gate g of a dead token is not masked: it decays the state, though the token writes nothing.",
+            "q",
+            "k",
+            "v",
+            "beta",
+        ),
+        "delta.scan_masked",
+        "PAD-LEAK",
+    ),
     (dead_states_decay, "delta.scan_masked", "PAD-LEAK"),
     (dead_channel_gates_decay, "delta.scan_masked", "PAD-LEAK"),
-    *((named(dead_steps_decay, RULES[rule][0]), f"{rule}.scan_masked", "PAD-LEAK") for rule in ("ssd", "selective")),
+    *(
+        (unmasked("dead_steps_decay", DEAD, "x", "B", "C", "z"), f"{rule}.scan_masked", "PAD-LEAK")
+        for rule in ("ssd", "selective")
+    ),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("chunks", FAULTS)

@@ -6,25 +6,21 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import ssd
-from ssmspec_ref.backtrack import activation_replay
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.contract import FLOAT64, Limits
 from ssmspec_ref.records import each, where
 from ssmspec_ref.shapes import Array, Lengths, Mask, Parents, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
-from ...adapters.reference_parts.windows import Bare
-from ..single import Wrong, adapter_of
+from ..fault import planted
+from ..windows import Replayed
 from .chunks import ssd_decay
 from .slot_order import Turning, fits, of_entries
 
 
-class StaysPending(Bare):
+class StaysPending(Replayed):
     """What was accepted stays pending after it was replayed if the next window accepts nothing, and is replayed twice."""
 
     when_verified = False
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(activation_replay, S, params)
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
         y = super().verify(window, parents)
@@ -118,7 +114,7 @@ class DecaysInItsOwnWindow(Turning):
 TWICE = Limits({"verify": ("once", "twice")})
 LATE: tuple[type[Turning], ...] = (FlushesLate, *of_entries(FlushesLate, 16, 24, 32))
 DECAYS: tuple[type[Turning], ...] = (StaleEntriesDecay, *of_entries(StaleEntriesDecay, 16, 32), DecaysInItsOwnWindow)
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     *(
         (build, f"{rule}.verify_replay", "REPLAY", FLOAT64, TWICE)
         for rule in ("ssd", "delta")
@@ -131,8 +127,3 @@ FAULTS: tuple[Wrong, ...] = (
     ),
     *((build, "ssd.buffered_verify", "REPLAY", AT_ONCE, replace(fits(build), options=TWICE.options)) for build in DECAYS),
 )
-"""Each with its operation, its bug class, what it declares, and the windows that it takes."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("late flushes", FAULTS)

@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.layers import mixer
 from ssmspec_ref.layers.mixer import MixerInputs, MixerState
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from ...adapters.reference_parts.states import States
-from ..rollback.lives import Written
-from ..single import Wrong, adapter_of
+from ..fault import planted
+from ..rollback.lives import Remembers, Written
 
 
 class ForkSharesTheWindow(Written):
@@ -119,12 +118,8 @@ class OriginKeepsTheList(ForkSharesTokens):
         self.copies.add(to)
 
 
-class HitKeepsTheWindowOfTheSlot(States):
+class HitKeepsTheWindowOfTheSlot(Remembers):
     """A prefix hit restores the state; the window of the convolution stays what the slot held before."""
-
-    def __init__(self, layer: mixer.Mixer, slots: int, block: int) -> None:
-        super().__init__(layer, slots, block)
-        self.old: dict[int, MixerState] = {}
 
     def begin(self, slot: int, tokens: Array) -> int:
         found = super().begin(slot, tokens)
@@ -133,26 +128,19 @@ class HitKeepsTheWindowOfTheSlot(States):
             self.running[slot] = seen, replace(state, M=self.old[slot].M)
         return found
 
-    def end(self, slot: int) -> None:
-        self.old[slot] = self.running[slot][1]
-        super().end(slot)
 
-
-FAULTS: tuple[Wrong, ...] = tuple(
-    (build, "life.states", bug_class)
-    for build, bug_class in (
-        (ForkSharesTheWindow, "SLOT-SCOPE"),
-        (ForkSharesTheState, "SLOT-SCOPE"),
-        (SavedIsTheRunning, "PREFIX-CKPT"),
-        (BlocksOfACall, "PREFIX-CKPT"),
-        (HitKeepsTheWindowOfTheSlot, "CONV"),
-        (ForkSharesTokens, "PREFIX-CKPT"),
-        (ForkKeepsTheList, "PREFIX-CKPT"),
-        (OriginKeepsTheList, "PREFIX-CKPT"),
+FAULTS = planted(
+    *(
+        (build, "life.states", bug_class)
+        for build, bug_class in (
+            (ForkSharesTheWindow, "SLOT-SCOPE"),
+            (ForkSharesTheState, "SLOT-SCOPE"),
+            (SavedIsTheRunning, "PREFIX-CKPT"),
+            (BlocksOfACall, "PREFIX-CKPT"),
+            (HitKeepsTheWindowOfTheSlot, "CONV"),
+            (ForkSharesTokens, "PREFIX-CKPT"),
+            (ForkKeepsTheList, "PREFIX-CKPT"),
+            (OriginKeepsTheList, "PREFIX-CKPT"),
+        )
     )
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("shared memory", FAULTS)

@@ -12,12 +12,11 @@ from ssmspec_ref.accept.draft_tree import DraftTree, unpadded
 from ssmspec_ref.accept.emitted import Emitted
 from ssmspec_ref.accept.proposals import Proposals
 from ssmspec_ref.accept.sampled import DRAWN
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 from ...adapters.reference_parts.acceptance import Runs, accept_sampled, padded
-from ..single import Wrong, adapter_of
+from ..fault import planted
 from .chunks import named
 from .trees import gathered
 
@@ -79,7 +78,7 @@ def _walk(tree: DraftTree, p: list[list[float]], laws: Proposals, dice: UniformD
     return Emitted((*tree.drafted(node), dice.pick(normalised(left), node)), tree.path(node))
 
 
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     *(
         (named(siblings_in_place, rule), f"{name}.verify_tree", "TREE-TOPO")
         for name, rule in (("ssd", ssd), ("delta", delta))
@@ -87,8 +86,3 @@ FAULTS: tuple[Wrong, ...] = (
     (second_step_to_the_node_before, "conv.verify_tree", "TREE-TOPO"),
     (residual_is_not_normalised, "acceptance.sampled", "ACCEPT-RULE"),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("siblings", FAULTS)

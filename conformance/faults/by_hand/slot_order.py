@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.backtrack import snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.contract import Limits
 from ssmspec_ref.records import each, where
 from ssmspec_ref.shapes import Array, Lengths, Mask, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
-from ...adapters.reference_parts.windows import Bare
+from ..fault import planted
 from ..rollback.flushes import Entries
-from ..single import EVERYTHING, Wrong, adapter_of
+from ..windows import Windows
 
 
 class Turning(Entries):
@@ -75,11 +75,8 @@ class RingKeepsTheFirstGroup(Turning):
         super().commit(advanced, path)
 
 
-class SnapshotOfTheRank(Bare):
+class SnapshotOfTheRank(Windows):
     """A row takes the snapshot of another row: rows are counted among those that accept a token, as if no row was skipped."""
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         assert self.inner is not None
@@ -89,11 +86,8 @@ class SnapshotOfTheRank(Bare):
         self.inner.kept = where(advanced > 0, snapshots.pick(kept, path.max(axis=1) + 1, rank), held)
 
 
-class SnapshotOfTheRow(Bare):
+class SnapshotOfTheRow(Windows):
     """The snapshot is chosen by the number of the row, not by what the row accepted."""
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         assert self.inner is not None
@@ -107,17 +101,12 @@ def fits(build: type[Entries]) -> Limits:
 
 
 ROUND = (*of_entries(FoldsInSlotOrder, 12, 16, 24, 32), FoldsInSlotOrder)
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     *((build, f"{rule}.buffered_verify", "REPLAY", AT_ONCE, fits(build)) for rule in ("ssd", "delta") for build in ROUND),
     *((RingKeepsTheFirstGroup, f"{rule}.buffered_verify", "GROUP-MAP", AT_ONCE, fits(Turning)) for rule in ("ssd", "delta")),
     *(
-        (build, f"{rule}.verify_snapshots", "ACCEPT-IDX", FLOAT64, EVERYTHING)
+        (build, f"{rule}.verify_snapshots", "ACCEPT-IDX")
         for rule in ("ssd", "delta")
         for build in (SnapshotOfTheRank, SnapshotOfTheRow)
     ),
 )
-"""Each with its operation, its bug class, what it declares, and the windows that it takes."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("slot order", FAULTS)

@@ -1,17 +1,16 @@
 """Attention as an online softmax over tiles of 8, 16, 32 or 64 keys, with a sum that is not rescaled or a tile left out."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.decay_matrix import pieces
 from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
-from ...adapters.reference_parts import attention
-from ..single import Wrong, adapter_of
-from .chunks import named
+from ...mistakes.mistake import Mistake, before, instead
+from ..fault import planted
 
 TILES = (8, 16, 32, 64)
 Cut = Callable[[int, int, int], list[tuple[int, int]]]
@@ -29,11 +28,20 @@ def apart(held: int, new: int, tile: int) -> list[tuple[int, int]]:
 
 
 def online(
-    cut: Cut, tile: int, rescaled: Rescaled, length: Lengths, seen: Ancestors, q: Array, pairs: tuple[Array, ...], scale: Any
+    cut: Cut,
+    rescaled: Rescaled,
+    tile: int,
+    K: Array,
+    V: Array,
+    length: Lengths,
+    q: Array,
+    k: Array,
+    v: Array,
+    seen: Ancestors,
+    scale: Any,
 ) -> Array:
     """Keys of the cache, then of the window, in tiles. `rescaled` takes by how much the weights shrink when the maximum
     grows, and gives by how much the sum of values and that of weights do."""
-    K, V, k, v = pairs
     y, each = np.zeros_like(q), q.shape[2] // k.shape[2]
     for b, T in enumerate(length):
         keys, values = (np.repeat(np.concatenate([old[b, :T], new[b]]), each, axis=1) for old, new in ((K, k), (V, v)))
@@ -57,65 +65,81 @@ def online(
     return y
 
 
-def values_not_rescaled(
-    tile: int, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """Over tiles of {chunk} keys, the sum of values is not rescaled when the maximum grows; the sum of weights is."""
-    return online(together, tile, lambda shrunk: (1.0, shrunk), length, ancestors, q, (K, V, k, v), scale)
+def not_rescaled(name: str, says: str, cut: Cut, rescaled: Rescaled) -> Callable[[int], Mistake]:
+    return lambda tile: instead(f"{name}_of_{tile}", says.format(tile), partial(online, cut, rescaled, tile))
 
 
-def weights_not_rescaled(
-    tile: int, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """Over tiles of {chunk} keys, the sum of weights is not rescaled when the maximum grows; the sum of values is."""
-    return online(together, tile, lambda shrunk: (shrunk, 1.0), length, ancestors, q, (K, V, k, v), scale)
+def left_out(name: str, says: str, read: Callable[[Lengths, int], Lengths]) -> Callable[[int], Mistake]:
+    return lambda tile: before(f"{name}_of_{tile}", says.format(tile), length=lambda length: read(length, tile))
 
 
-def values_not_rescaled_apart(
-    tile: int, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """Over tiles of {chunk} keys of the cache, then of the window, the sum of values is not rescaled when the maximum grows;
-    the sum of weights is."""
-    return online(apart, tile, lambda shrunk: (1.0, shrunk), length, ancestors, q, (K, V, k, v), scale)
+def values_stay(shrunk: Array) -> tuple[Array | float, Array | float]:
+    return 1.0, shrunk
 
 
-def weights_not_rescaled_apart(
-    tile: int, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """Over tiles of {chunk} keys of the cache, then of the window, the sum of weights is not rescaled when the maximum grows;
-    the sum of values is."""
-    return online(apart, tile, lambda shrunk: (shrunk, 1.0), length, ancestors, q, (K, V, k, v), scale)
+def weights_stay(shrunk: Array) -> tuple[Array | float, Array | float]:
+    return shrunk, 1.0
 
 
-def last_tile_is_left_out(
-    tile: int, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """The cache is read in tiles of {chunk} keys, and the last is left out unless it is full."""
-    return attention.verify_tree(K, V, length // tile * tile, q, k, v, ancestors, scale)
-
-
-def full_tile_is_left_out(
-    tile: int, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """The cache is read in tiles of {chunk} keys, and the last is left out if it is full."""
-    read = np.where((length > 0) & (length % tile == 0), length - tile, length)
-    return attention.verify_tree(K, V, read, q, k, v, ancestors, scale)
-
-
-FAULTS: tuple[Wrong, ...] = tuple(
-    (named(wrong, chunk=tile), "attention.verify_tree", bug_class)
-    for wrong, bug_class in (
-        (values_not_rescaled, "NUMERIC"),
-        (weights_not_rescaled, "NUMERIC"),
-        (values_not_rescaled_apart, "NUMERIC"),
-        (weights_not_rescaled_apart, "NUMERIC"),
-        (last_tile_is_left_out, "INDEX"),
-        (full_tile_is_left_out, "INDEX"),
+FAULTS = planted(
+    *(
+        (made(tile), "attention.verify_tree", bug_class)
+        for made, bug_class in (
+            (
+                not_rescaled(
+                    "values_not_rescaled",
+                    "Over tiles of {} keys, the sum of values is not rescaled when the maximum grows; the sum of weights is.",
+                    together,
+                    values_stay,
+                ),
+                "NUMERIC",
+            ),
+            (
+                not_rescaled(
+                    "weights_not_rescaled",
+                    "Over tiles of {} keys, the sum of weights is not rescaled when the maximum grows; the sum of values is.",
+                    together,
+                    weights_stay,
+                ),
+                "NUMERIC",
+            ),
+            (
+                not_rescaled(
+                    "values_not_rescaled_apart",
+                    "Over tiles of {} keys of the cache, then of the window, the sum of values is not rescaled when the "
+                    "maximum grows; the sum of weights is.",
+                    apart,
+                    values_stay,
+                ),
+                "NUMERIC",
+            ),
+            (
+                not_rescaled(
+                    "weights_not_rescaled_apart",
+                    "Over tiles of {} keys of the cache, then of the window, the sum of weights is not rescaled when the "
+                    "maximum grows; the sum of values is.",
+                    apart,
+                    weights_stay,
+                ),
+                "NUMERIC",
+            ),
+            (
+                left_out(
+                    "last_tile_is_left_out",
+                    "The cache is read in tiles of {} keys, and the last is left out unless it is full.",
+                    lambda length, tile: length // tile * tile,
+                ),
+                "INDEX",
+            ),
+            (
+                left_out(
+                    "full_tile_is_left_out",
+                    "The cache is read in tiles of {} keys, and the last is left out if it is full.",
+                    lambda length, tile: np.where((length > 0) & (length % tile == 0), length - tile, length),
+                ),
+                "INDEX",
+            ),
+        )
+        for tile in TILES
     )
-    for tile in TILES
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("softmax", FAULTS)

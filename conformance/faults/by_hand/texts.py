@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Array
 
-from ...adapters.reference_parts import drafts, processors
-from ..single import Wrong, adapter_of
+from ...adapters.reference_parts import drafts
+from ...adapters.reference_parts.processors import process
+from ...mistakes.mistake import after, before
+from ..fault import planted
+from ..sampled.processors import absent, penalised, times
 
-process: Any = processors.process
 OTHER = {"last": "first", "first": "last"}
 PLACE = {"last": -1, "first": 0}
 
@@ -31,12 +32,6 @@ def overlap_is_not_found(history: Array, tokens: int, longest: int, choice: str)
     return found
 
 
-def suffix_ends_in_the_padding(history: Array, tokens: int, longest: int, choice: str) -> Array:
-    """The suffix is taken at the end of the longest history, so that a shorter row looks up its padding."""
-    found = drafts.lookup(history, tokens, longest, choice)
-    return np.where(history[:, -1:] < 0, -1, found)
-
-
 def goes_round(history: Array, tokens: int, longest: int, choice: str) -> Array:
     """A draft that reaches the end of the history continues with its own first token, and so repeats itself."""
     whole = drafts.lookup(history, history.shape[1], longest, choice)
@@ -44,42 +39,21 @@ def goes_round(history: Array, tokens: int, longest: int, choice: str) -> Array:
     return np.take_along_axis(whole, np.arange(tokens) % period[:, None], axis=1)
 
 
-def repeats_the_last(history: Array, tokens: int, longest: int, choice: str) -> Array:
+def repeats_the_last(y: Array, history: Array) -> Array:
     """A draft that reaches the end of the history continues with the last token of the history."""
-    found = drafts.lookup(history, tokens, longest, choice)
     last = np.take_along_axis(history, (history >= 0).sum(axis=1)[:, None] - 1, axis=1)
-    return np.where((found < 0) & (found[:, :1] >= 0), last, found)
+    return np.where((y < 0) & (y[:, :1] >= 0), last, y)
 
 
-def takes_the_other_occurrence(history: Array, tokens: int, longest: int, choice: str) -> Array:
-    """The last occurrence is taken where the first is asked for, and the first where the last is."""
-    return drafts.lookup(history, tokens, longest, OTHER[choice])
-
-
-def presence_of_the_prompt(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+def presence_of_the_prompt(logits: Array, prompt: Array, output: Array, repetition: float, presence: float) -> Array:
     """The presence penalty counts the tokens of the prompt too; the frequency penalty does not."""
-    *_, presence, _, _, _ = rest
-    there, said = (held(text, logits).any(axis=1) for text in (prompt, output))
-    return subtracted(logits, prompt, output, presence * (there & ~said), rest)
+    new = (times(prompt, logits) > 0) & (times(output, logits) == 0)
+    return penalised(logits, prompt, output, repetition) - presence * new
 
 
-def frequency_of_the_prompt(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+def frequency_of_the_prompt(logits: Array, prompt: Array, output: Array, repetition: float, frequency: float) -> Array:
     """The frequency penalty counts the tokens of the prompt too; the presence penalty does not."""
-    *_, frequency, _, _ = rest
-    return subtracted(logits, prompt, output, frequency * held(prompt, logits).sum(axis=1), rest)
-
-
-def held(text: Array, logits: Array) -> Array:
-    """(b l i): which token of the vocabulary is at which place."""
-    return text[:, :, None] == np.arange(logits.shape[1])
-
-
-def subtracted(logits: Array, prompt: Array, output: Array, more: Array, rest: tuple[Any, ...]) -> Array:
-    """Processed with something more subtracted, after the repetition penalty as the other counts."""
-    *rules, repetition, presence, frequency, least, eos = rest
-    seen = held(prompt, logits).any(axis=1) | held(output, logits).any(axis=1)
-    scaled = np.where(seen, np.where(logits > 0, logits / repetition, logits * repetition), logits) - more
-    return process(scaled, np.full_like(prompt, -1), output, *rules, 1.0, presence, frequency, least, eos)
+    return penalised(logits, prompt, output, repetition) - frequency * times(prompt, logits)
 
 
 def minimum_counts_the_prompt(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
@@ -92,18 +66,29 @@ def minimum_counts_the_prompt(logits: Array, prompt: Array, output: Array, *rest
     return np.concatenate(rows)
 
 
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     (overlap_is_not_found, "draft.lookup", "INDEX"),
-    (suffix_ends_in_the_padding, "draft.lookup", "PAD-LEAK"),
+    (
+        after(
+            "suffix_ends_in_the_padding",
+            "The suffix is taken at the end of the longest history, so that a shorter row looks up its padding.",
+            y=lambda y, history: np.where(history[:, -1:] < 0, -1, y),
+        ),
+        "draft.lookup",
+        "PAD-LEAK",
+    ),
     (goes_round, "draft.lookup", "INDEX"),
-    (repeats_the_last, "draft.lookup", "INDEX"),
-    (takes_the_other_occurrence, "draft.lookup", "VARIANT"),
-    (presence_of_the_prompt, "acceptance.process", "P-MISMATCH"),
-    (frequency_of_the_prompt, "acceptance.process", "P-MISMATCH"),
+    (after(y=repeats_the_last), "draft.lookup", "INDEX"),
+    (
+        before(
+            "takes_the_other_occurrence",
+            "The last occurrence is taken where the first is asked for, and the first where the last is.",
+            choice=lambda choice: OTHER[choice],
+        ),
+        "draft.lookup",
+        "VARIANT",
+    ),
+    (before(logits=presence_of_the_prompt, prompt=absent, repetition=1.0), "acceptance.process", "P-MISMATCH"),
+    (before(logits=frequency_of_the_prompt, prompt=absent, repetition=1.0), "acceptance.process", "P-MISMATCH"),
     (minimum_counts_the_prompt, "acceptance.process", "STOP"),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("texts", FAULTS)

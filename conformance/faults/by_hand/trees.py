@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import conv, tree
-from ssmspec_ref.backtrack import snapshots
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.layers import mixer
 from ssmspec_ref.records import along
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
 from ...adapters.reference_parts.backtracking import Backtracking
-from ...adapters.reference_parts.windows import Bare
-from ..rollback.speculation import Snapshots
-from ..single import Wrong, adapter_of
+from ...mistakes.operators import without_the_root
+from ..fault import planted
+from ..windows import Snapshots, Windows
 
 Columns = Callable[[Array, int, int], Array]
 
@@ -67,14 +65,6 @@ def zero_is_padding(M: Array, u: Array, path: Path) -> Array:
     return conv.commit(M, along(u, kept), (kept >= 0).sum(axis=1))
 
 
-def without_the_root(path: Path) -> Path:
-    """The entries of a path above 0, moved to its beginning."""
-    kept = np.full_like(path, -1)
-    for b, row in enumerate(path):
-        kept[b, : (row > 0).sum()] = row[row > 0]
-    return kept
-
-
 def replays_without_the_root(inner: Backtracking, commit: Callable[[], None], path: Path) -> None:
     """Commits the state after all tokens of the path but the root."""
     held, inputs, kept = inner.kept, inner.pending.draft.inputs, without_the_root(path)
@@ -89,18 +79,15 @@ class ZeroIsPadding(Snapshots):
         replays_without_the_root(self, lambda: Snapshots.commit(self, advanced, path), path)
 
 
-class ZeroIsPaddingInReplay(Bare):
+class ZeroIsPaddingInReplay(Windows):
     """An entry 0 of a path is taken for padding, so that the root is not replayed."""
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         assert self.inner is not None
-        replays_without_the_root(self.inner, lambda: Bare.commit(self, advanced, path), path)
+        replays_without_the_root(self.inner, lambda: Windows.commit(self, advanced, path), path)
 
 
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     (walk_ends_before_the_root, "conv.verify_tree", "TREE-TOPO"),
     (columns_by_the_number, "conv.verify_tree", "TREE-TOPO"),
     (walk_of_three, "conv.verify_tree", "TREE-TOPO"),
@@ -109,8 +96,3 @@ FAULTS: tuple[Wrong, ...] = (
     (ZeroIsPadding, "speculate.tree", "TREE-COMMIT"),
     *((ZeroIsPaddingInReplay, f"{rule}.verify_replay", "TREE-COMMIT") for rule in ("ssd", "delta")),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("trees by hand", FAULTS)

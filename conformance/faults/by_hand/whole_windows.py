@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from ssmspec_ref.backtrack import snapshots
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.layers.mixer import MixerState, scan
 from ssmspec_ref.records import where
 from ssmspec_ref.shapes import Lengths, Path
 
-from ..rollback.speculation import Snapshots
-from ..single import Wrong, adapter_of
+from ..fault import planted
+from ..windows import Snapshots
 
 
 class OtherCommit(Snapshots):
@@ -35,18 +34,6 @@ class AllDrafts(OtherCommit):
         return where(advanced > 0, scan(held, self.pending.draft.inputs, self.mixer)[1], held)
 
 
-class WindowOfAllDrafts(AllDrafts):
-    """The window of the convolution takes all drafts of a row that accepts a token; the state is right."""
-
-    parts = ("M",)
-
-
-class StateOfAllDrafts(AllDrafts):
-    """The state takes all drafts of a row that accepts a token; the window of the convolution is right."""
-
-    parts = ("S",)
-
-
 class StateOfEveryRow(OtherCommit):
     """The state takes all drafts of every row, also of one that accepts nothing; the window of the convolution is right."""
 
@@ -67,18 +54,6 @@ class Whole(OtherCommit):
         return where(advanced == path.shape[1], self.before(held), where(advanced > 0, right, held))
 
 
-class WholeKeepsTheWindow(Whole):
-    """A window that is accepted whole leaves the window of the convolution as it was; the state is right."""
-
-    parts = ("M",)
-
-
-class WholeKeepsTheState(Whole):
-    """A window that is accepted whole leaves the state as it was; the window of the convolution is right."""
-
-    parts = ("S",)
-
-
 class WholeLosesTheLast(Whole):
     """A window that is accepted whole is committed without its last token."""
 
@@ -87,26 +62,59 @@ class WholeLosesTheLast(Whole):
         return found
 
 
-class WholeStateLosesTheLast(WholeLosesTheLast):
-    """A window that is accepted whole leaves the state before its last token; the window of the convolution is right."""
+def part(name: str, says: str, base: type[OtherCommit], *parts: str) -> type[OtherCommit]:
+    """The same mistake in one part of a state."""
+    return type(name, (base,), {"parts": parts, "__doc__": says})
 
-    parts = ("S",)
 
-
-FAULTS: tuple[Wrong, ...] = (
+WindowOfAllDrafts = part(
+    "WindowOfAllDrafts",
+    "The window of the convolution takes all drafts of a row that accepts a token; the state is right.",
+    AllDrafts,
+    "M",
+)
+StateOfAllDrafts = part(
+    "StateOfAllDrafts",
+    "The state takes all drafts of a row that accepts a token; the window of the convolution is right.",
+    AllDrafts,
+    "S",
+)
+FAULTS = planted(
     (AllDrafts, "speculate.chain", "ROLLBACK"),
     (WindowOfAllDrafts, "speculate.chain", "ROLLBACK"),
     (StateOfAllDrafts, "speculate.chain", "ROLLBACK"),
     (StateOfEveryRow, "speculate.chain", "ROLLBACK"),
     (WindowOfAllDrafts, "speculate.tree", "ROLLBACK"),
     (StateOfAllDrafts, "speculate.tree", "ROLLBACK"),
-    (WholeKeepsTheWindow, "speculate.chain", "COMMIT"),
-    (WholeKeepsTheState, "speculate.chain", "COMMIT"),
+    (
+        part(
+            "WholeKeepsTheWindow",
+            "A window that is accepted whole leaves the window of the convolution as it was; the state is right.",
+            Whole,
+            "M",
+        ),
+        "speculate.chain",
+        "COMMIT",
+    ),
+    (
+        part(
+            "WholeKeepsTheState",
+            "A window that is accepted whole leaves the state as it was; the window of the convolution is right.",
+            Whole,
+            "S",
+        ),
+        "speculate.chain",
+        "COMMIT",
+    ),
     (WholeLosesTheLast, "speculate.chain", "ACCEPT-IDX"),
-    (WholeStateLosesTheLast, "speculate.chain", "ACCEPT-IDX"),
+    (
+        part(
+            "WholeStateLosesTheLast",
+            "A window that is accepted whole leaves the state before its last token; the window of the convolution is right.",
+            WholeLosesTheLast,
+            "S",
+        ),
+        "speculate.chain",
+        "ACCEPT-IDX",
+    ),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("whole windows", FAULTS)

@@ -4,29 +4,24 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, selective, ssd
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref import conv, delta, selective
+from ssmspec_ref.contract import FLOAT64, Limits
 from ssmspec_ref.shapes import Array, Mask
 from ssmspec_ref.slots import FreshPool, Pool
 
-from ...adapters.reference_parts.pools import entered, looked_up, no_windows, pooled
-from ..single import Wrong, adapter_of
+from ...adapters.reference_parts.pools import entered, looked_up, no_windows
+from ...mistakes.mistake import before
+from ...mistakes.operators import zero
+from ..fault import planted
 
 BEGINS = Limits({"slots": ("rows", "fresh", "none")})
 POOLS = Limits({"slots": ("rows", "fresh")})
+ROWS_OR_NONE = Limits({"slots": ("rows", "none")})
 
 
 def rows_of(held: FreshPool, fresh: Array) -> Array:
     """The states that rows start from, of which some are fresh."""
     return looked_up(held.states, np.where(fresh, -1, held.read))
-
-
-def reads_what_the_slot_holds(S: Any, window: Any, params: Any) -> tuple[Array, Array]:
-    """That a row has no initial state is not read: it continues with what its slot holds. Bug class SLOT-REUSE."""
-    came: tuple[Array, Array] = pooled(ssd.scan)(
-        Pool(S.states, S.read, S.write) if isinstance(S, Pool) else S, window, params
-    )
-    return came
 
 
 def one_flag_for_all(M: Any, u: Array, params: Any) -> tuple[Array, Array]:
@@ -71,14 +66,20 @@ def no_state_comes_back(S: Any, window: Any, params: Any, live: Mask) -> tuple[A
     return selective.scan(zero, window, params, live)[0], zero
 
 
-FAULTS: tuple[Wrong, ...] = (
-    (reads_what_the_slot_holds, "ssd.scan", "SLOT-REUSE", FLOAT64, POOLS),
+FAULTS = planted(
+    (
+        before(
+            "reads_what_the_slot_holds",
+            "That a row has no initial state is not read: it continues with what its slot holds. Bug class SLOT-REUSE.",
+            fresh=zero,
+        ),
+        "ssd.scan",
+        "SLOT-REUSE",
+        FLOAT64,
+        POOLS,
+    ),
     (one_flag_for_all, "conv.scan", "SLOT-REUSE", FLOAT64, BEGINS),
     (clears_the_slot_of_its_row, "delta.step", "SLOT-SCOPE", FLOAT64, POOLS),
-    (GoesOnFromTheLastCall(), "conv.scan", "SLOT-REUSE", FLOAT64, Limits({"slots": ("rows", "none")})),
-    (no_state_comes_back, "selective.scan_masked", "INIT-DROP", FLOAT64, Limits({"slots": ("rows", "none")})),
+    (GoesOnFromTheLastCall(), "conv.scan", "SLOT-REUSE", FLOAT64, ROWS_OR_NONE),
+    (no_state_comes_back, "selective.scan_masked", "INIT-DROP", FLOAT64, ROWS_OR_NONE),
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("beginnings", FAULTS)

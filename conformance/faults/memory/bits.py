@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import ssd
-from ssmspec_ref.contract import BITWISE, Adapter, NumericContract
+from ssmspec_ref.contract import BITWISE, Adapter
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
-from ..single import EVERYTHING, Wrong, adapter_of
-
-FP32 = NumericContract()
+from ..fault import EVERYTHING, FP32, adapter_of, planted
 
 
 def read(S: Array, token: Any, params: Any, halves: Array) -> tuple[Array, Array]:
@@ -66,11 +64,12 @@ def order_of_arrival(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     return steps(S, window, params, np.full(window.x.shape[:2], next(CALLS) % 2 == 1))
 
 
-FAULTS: tuple[Wrong, ...] = tuple(
-    (run, "ssd.scan", "BITS", FP32, EVERYTHING, tuple(BITWISE))
-    for run in (splits_small_batches, order_of_the_slot, order_of_the_call, order_of_arrival)
+FAULTS = planted(
+    *(
+        (run, "ssd.scan", "BITS", FP32, EVERYTHING, tuple(BITWISE))
+        for run in (splits_small_batches, order_of_the_slot, order_of_the_call, order_of_arrival)
+    )
 )
-"""Each with its operation, its bug class, and what it declares."""
 
 
 def adapter() -> Adapter:

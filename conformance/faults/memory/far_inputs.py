@@ -1,17 +1,17 @@
 """Offsets of tokens, heads and channels formed in 32 bits: right for every tensor of fewer than 2^31 elements."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, selective, ssd
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref import conv
+from ssmspec_ref.contract import FLOAT64, Limits
 from ssmspec_ref.shapes import Array
 
 from ...adapters.reference_parts.pools import as_far
+from ...mistakes.mistake import before
 from ...suite.far_inputs import LETTERS
-from ..single import Wrong, adapter_of
+from ..fault import planted
 
 WRAP = 1 << 32
 WAYS = Limits({"far": ("none", *LETTERS)})
@@ -33,21 +33,6 @@ def read(a: Array, axis: int, signed: bool) -> Array:
     return np.where(at.reshape(shape) < 0, np.nan, np.take(a, at, axis))
 
 
-def tokens_in_32_bits(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The offset of a token is formed in 32 bits, and wraps. Bug class INDEX."""
-    return as_far(window, ssd.scan(S, replace(window, x=read(window.x, 1, signed=False)), params))
-
-
-def groups_in_32_bits(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The offset of a group of B is formed in 32 bits. Bug class INDEX."""
-    return as_far(window, ssd.scan(S, replace(window, B=read(window.B, 2, signed=False)), params))
-
-
-def values_before_the_tensor(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Offsets of heads are int32: those of values beyond 2^31 elements are negative. Bug class INDEX."""
-    return as_far(window, delta.scan(S, replace(window, v=read(window.v, 2, signed=True)), params))
-
-
 def outputs_in_32_bits(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
     """An output is written where its offset in 32 bits says, over that of an earlier token. Bug class INDEX."""
     came, after = conv.scan(M, u, params)
@@ -57,19 +42,43 @@ def outputs_in_32_bits(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
     return y, after
 
 
-def channels_before_the_tensor(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Offsets of channels are int32: steps beyond 2^31 elements are read before the tensor. Bug class INDEX."""
-    return as_far(window, selective.scan(S, replace(window, dt=read(window.dt, 2, signed=True)), params))
-
-
-FAULTS: tuple[Wrong, ...] = (
-    (tokens_in_32_bits, "ssd.scan", "INDEX", FLOAT64, WAYS),
-    (groups_in_32_bits, "ssd.scan", "INDEX", FLOAT64, WAYS),
-    (values_before_the_tensor, "delta.scan", "INDEX", FLOAT64, WAYS),
-    (outputs_in_32_bits, "conv.scan", "INDEX", FLOAT64, WAYS),
-    (channels_before_the_tensor, "selective.scan", "INDEX", FLOAT64, WAYS),
+FAULTS = planted(
+    *(
+        (run, operation, "INDEX", FLOAT64, WAYS)
+        for run, operation in (
+            (
+                before(
+                    "tokens_in_32_bits",
+                    "The offset of a token is formed in 32 bits, and wraps. Bug class INDEX.",
+                    x=lambda x: read(x, 1, signed=False),
+                ),
+                "ssd.scan",
+            ),
+            (
+                before(
+                    "groups_in_32_bits",
+                    "The offset of a group of B is formed in 32 bits. Bug class INDEX.",
+                    B=lambda B: read(B, 2, signed=False),
+                ),
+                "ssd.scan",
+            ),
+            (
+                before(
+                    "values_before_the_tensor",
+                    "Offsets of heads are int32: those of values beyond 2^31 elements are negative. Bug class INDEX.",
+                    v=lambda v: read(v, 2, signed=True),
+                ),
+                "delta.scan",
+            ),
+            (outputs_in_32_bits, "conv.scan"),
+            (
+                before(
+                    "channels_before_the_tensor",
+                    "Offsets of channels are int32: steps beyond 2^31 elements are read before the tensor. Bug class INDEX.",
+                    dt=lambda dt: read(dt, 2, signed=True),
+                ),
+                "selective.scan",
+            ),
+        )
+    )
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("far inputs", FAULTS)

@@ -15,13 +15,13 @@ import numpy as np
 from ssmspec_ref import conv, delta, selective, ssd
 from ssmspec_ref.contract import FLOAT64, Adapter, Graph, Launch, Limits
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
-from ssmspec_ref.slots import FreshPool, Pool
 from ssmspec_ref.ssd import tree as ssd_tree
 
 from ...adapters.reference_parts import attention
 from ...adapters.reference_parts.pools import pooled
-from ..recurrences.packed import right as right_packed
-from ..single import EVERYTHING, Wrong, adapter_of
+from ...mistakes.mistake import inputs, parameters, put
+from ..fault import EVERYTHING, adapter_of, planted
+from ..right import right as right_of
 
 POOLS = Limits({"slots": ("rows", "shuffled", "padded", "fresh")})
 
@@ -57,46 +57,18 @@ def right(run: Callable[..., Any]) -> Graph:
     return Graph(prepare, relaunched)
 
 
-def slots_at_the_capture(S: Any, token: Any, params: Any) -> Launch:
-    """The host reads the slots of the rows when it captures; replays use them for other rows. Bug class SLOT-SCOPE."""
-    step = pooled(ssd.step)
-    if not isinstance(S, Pool):
-        return launch(step, S, token, params)
-    read, write = S.read.copy(), S.write.copy()
-    return launch(lambda pool, *rest: step(replace(pool, read=read, write=write), *rest), S, token, params)
+def kept(name: str, says: str, operation: str, *names: str) -> Graph:
+    """The host reads some inputs when it captures, and a replay does not read them again."""
+    run = right_of(operation)
+    known = parameters(run)
 
+    def prepare(*arguments: Any) -> Launch:
+        given = inputs(known, arguments)
+        first = {one: given[one].copy() for one in names if one in given}
+        return launch(lambda *now: run(*put(known, now, first)), *arguments)
 
-def fresh_at_the_capture(S: Any, token: Any, params: Any) -> Launch:
-    """The host reads which rows are fresh when it captures. Bug class SLOT-REUSE."""
-    step = pooled(delta.step)
-    if not isinstance(S, FreshPool):
-        return launch(step, S, token, params)
-    fresh = S.fresh.copy()
-    return launch(lambda pool, *rest: step(replace(pool, fresh=fresh), *rest), S, token, params)
-
-
-def mask_at_the_capture(S: Any, window: Any, params: Any, live: Array) -> Launch:
-    """The host reads which tokens are live when it captures. Bug class PAD-LEAK."""
-    kept, scan = live.copy(), pooled(delta.scan)
-    return launch(lambda S, window, params, live: scan(S, window, params, kept), S, window, params, live)
-
-
-def count_at_the_capture(M: Any, u: Array, advanced: Lengths) -> Launch:
-    """The host reads how many tokens were accepted when it captures. Bug class COMMIT."""
-    kept, commit = advanced.copy(), pooled(lambda *given: (conv.commit(*given),))
-    return launch(lambda M, u, advanced: commit(M, u, kept)[0], M, u, advanced)
-
-
-def length_at_the_capture(K: Array, V: Array, length: Lengths, path: Path) -> Launch:
-    """The host reads the lengths of the cache when it captures. Bug class INDEX."""
-    kept = length.copy()
-    return launch(lambda K, V, length, path: attention.compact(K, V, kept, path), K, V, length, path)
-
-
-def bounds_at_the_capture(S: Any, run: Any, bounds: Array, fresh: Array, params: Any) -> Launch:
-    """The host cuts the run into programs when it captures: lengths are those of the captured run. Bug class CHUNK."""
-    kept, scan = bounds.copy(), pooled(lambda *given: right_packed("ssd", *given))
-    return launch(lambda S, run, bounds, *rest: scan(S, run, kept, *rest), S, run, bounds, fresh, params)
+    prepare.__name__, prepare.__doc__ = name, says
+    return Graph(prepare, relaunched)
 
 
 class KeepsTheTree:
@@ -188,21 +160,70 @@ class CountsOnTheHost:
         return np.array(self.halves[self.half])
 
 
-FAULTS: tuple[Wrong, ...] = (
-    (Graph(slots_at_the_capture, relaunched), "ssd.step", "SLOT-SCOPE", FLOAT64, POOLS),
-    (Graph(fresh_at_the_capture, relaunched), "delta.step", "SLOT-REUSE", FLOAT64, POOLS),
-    (Graph(mask_at_the_capture, relaunched), "delta.scan_masked", "PAD-LEAK", FLOAT64, POOLS),
-    (Graph(count_at_the_capture, relaunched), "conv.commit", "COMMIT", FLOAT64, POOLS),
-    (Graph(length_at_the_capture, relaunched), "attention.compact", "INDEX", FLOAT64, EVERYTHING),
-    (Graph(bounds_at_the_capture, relaunched), "ssd.scan_packed", "CHUNK", FLOAT64, EVERYTHING),
+FAULTS = planted(
+    *(
+        (kept(name, says, operation, *names), operation, bug_class, FLOAT64, limits)
+        for name, says, operation, bug_class, limits, *names in (
+            (
+                "slots_at_the_capture",
+                "The host reads the slots of the rows when it captures; replays use them for other rows. Bug class "
+                "SLOT-SCOPE.",
+                "ssd.step",
+                "SLOT-SCOPE",
+                POOLS,
+                "read",
+                "write",
+            ),
+            (
+                "fresh_at_the_capture",
+                "The host reads which rows are fresh when it captures. Bug class SLOT-REUSE.",
+                "delta.step",
+                "SLOT-REUSE",
+                POOLS,
+                "fresh",
+            ),
+            (
+                "mask_at_the_capture",
+                "The host reads which tokens are live when it captures. Bug class PAD-LEAK.",
+                "delta.scan_masked",
+                "PAD-LEAK",
+                POOLS,
+                "live",
+            ),
+            (
+                "count_at_the_capture",
+                "The host reads how many tokens were accepted when it captures. Bug class COMMIT.",
+                "conv.commit",
+                "COMMIT",
+                POOLS,
+                "advanced",
+            ),
+            (
+                "length_at_the_capture",
+                "The host reads the lengths of the cache when it captures. Bug class INDEX.",
+                "attention.compact",
+                "INDEX",
+                EVERYTHING,
+                "length",
+            ),
+            (
+                "bounds_at_the_capture",
+                "The host cuts the run into programs when it captures: lengths are those of the captured run. Bug class "
+                "CHUNK.",
+                "ssd.scan_packed",
+                "CHUNK",
+                EVERYTHING,
+                "bounds",
+            ),
+        )
+    ),
     (Graph(KeepsTheTree(), relaunched), "ssd.verify_tree", "TREE-MASK", FLOAT64, POOLS),
     (Graph(cleared_once, relaunched), "selective.scan", "SCHED", FLOAT64, POOLS),
-    (Graph(frees_what_it_reads, relaunched), "ssd.step", "SCHED", FLOAT64, EVERYTHING),
-    (Graph(first_output, relaunched), "attention.verify_tree", "SCHED", FLOAT64, EVERYTHING),
+    (Graph(frees_what_it_reads, relaunched), "ssd.step", "SCHED"),
+    (Graph(first_output, relaunched), "attention.verify_tree", "SCHED"),
     (Graph(hands_out_its_buffer, relaunched), "conv.scan", "PAD-SLOT", FLOAT64, POOLS),
-    (Graph(CountsOnTheHost, relaunched), "delta.buffered_step", "REPLAY", FLOAT64, EVERYTHING),
+    (Graph(CountsOnTheHost, relaunched), "delta.buffered_step", "REPLAY"),
 )
-"""Each with its operation, its bug class, what it declares and what it takes."""
 
 
 def adapter() -> Adapter:

@@ -1,16 +1,15 @@
 """Offsets formed in 32 bits: right for every pool of fewer than 2^31 elements, wrong where slots lie that far apart."""
 
-from typing import Any
-
 import numpy as np
 
 from ssmspec_ref import conv, delta, selective, ssd
-from ssmspec_ref.contract import FLOAT64, Adapter
+from ssmspec_ref.contract import FLOAT64
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import Pool
 
-from ...adapters.reference_parts.pools import WAYS, kept, looked_up
-from ..single import Wrong, adapter_of
+from ...adapters.reference_parts.pools import WAYS, looked_up
+from ..fault import planted
+from .pools import through, written
 
 WRAP = 1 << 32
 
@@ -31,54 +30,49 @@ def read(held: Pool, slots: Array) -> Array:
     return rows
 
 
-def written(held: Pool, slots: Array, rows: Array) -> Array:
-    """The pool after the rows have written to some slots; what lies before the pool is lost."""
-    pool = kept(held, held.states.copy())
-    for slot, row in zip(slots.tolist(), rows, strict=True):
-        if slot >= 0:
-            pool[slot] = row
-    return pool
-
-
-def reads_by_unsigned_offsets(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
-    """A slot times the size of a state is formed in 32 bits where the state is read. flashinfer-ai/flashinfer#3230."""
-    if not isinstance(S, Pool):
-        return ssd.step(S, token, params)
-    y, rows = ssd.step(read(S, wrapped(S, S.read, signed=False)), token, params)
-    return y, written(S, S.write, rows)
-
-
-def reads_by_signed_offsets(S: Any, window: Any, params: Any) -> tuple[Array, Array]:
-    """Offsets of states are int32: beyond 2^31 elements they are negative, and other memory is read. Bug class INDEX."""
-    if not isinstance(S, Pool):
-        return delta.scan(S, window, params)
-    y, rows = delta.scan(read(S, wrapped(S, S.read, signed=True)), window, params)
-    return y, written(S, S.write, rows)
-
-
-def writes_by_unsigned_offsets(M: Any, u: Any, params: Any) -> tuple[Array, Array]:
-    """An offset formed in 32 bits wraps, and the window of another slot is written. state-spaces/mamba#884."""
-    if not isinstance(M, Pool):
-        return conv.scan(M, u, params)
-    y, rows = conv.scan(M.rows, u, params)
-    return y, written(M, wrapped(M, M.write, signed=False), rows)
-
-
-def writes_by_signed_offsets(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
-    """Offsets of states are int32 where they are written: new states beyond 2^31 elements are lost. Bug class INDEX."""
-    if not isinstance(S, Pool):
-        return selective.step(S, token, params)
-    y, rows = selective.step(S.rows, token, params)
-    return y, written(S, wrapped(S, S.write, signed=True), rows)
-
-
-FAULTS: tuple[Wrong, ...] = (
-    (reads_by_unsigned_offsets, "ssd.step", "INDEX", FLOAT64, WAYS),
-    (reads_by_signed_offsets, "delta.scan", "INDEX", FLOAT64, WAYS),
-    (writes_by_unsigned_offsets, "conv.scan", "INDEX", FLOAT64, WAYS),
-    (writes_by_signed_offsets, "selective.step", "INDEX", FLOAT64, WAYS),
+FAULTS = planted(
+    *(
+        (run, operation, "INDEX", FLOAT64, WAYS)
+        for run, operation in (
+            (
+                through(
+                    "reads_by_unsigned_offsets",
+                    "A slot times the size of a state is formed in 32 bits where the state is read. "
+                    "flashinfer-ai/flashinfer#3230.",
+                    ssd.step,
+                    lambda held: read(held, wrapped(held, held.read, signed=False)),
+                ),
+                "ssd.step",
+            ),
+            (
+                through(
+                    "reads_by_signed_offsets",
+                    "Offsets of states are int32: beyond 2^31 elements they are negative, and other memory is read. Bug "
+                    "class INDEX.",
+                    delta.scan,
+                    lambda held: read(held, wrapped(held, held.read, signed=True)),
+                ),
+                "delta.scan",
+            ),
+            (
+                through(
+                    "writes_by_unsigned_offsets",
+                    "An offset formed in 32 bits wraps, and the window of another slot is written. state-spaces/mamba#884.",
+                    conv.scan,
+                    store=lambda held, rows: written(held, wrapped(held, held.write, signed=False), rows),
+                ),
+                "conv.scan",
+            ),
+            (
+                through(
+                    "writes_by_signed_offsets",
+                    "Offsets of states are int32 where they are written: new states beyond 2^31 elements are lost. Bug class "
+                    "INDEX.",
+                    selective.step,
+                    store=lambda held, rows: written(held, wrapped(held, held.write, signed=True), rows),
+                ),
+                "selective.step",
+            ),
+        )
+    )
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("offsets", FAULTS)

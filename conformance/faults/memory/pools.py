@@ -7,67 +7,59 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, selective, ssd
-from ssmspec_ref.contract import FLOAT64, Adapter
-from ssmspec_ref.shapes import Array, Lengths, Mask
+from ssmspec_ref import conv, delta, ssd
+from ssmspec_ref.contract import FLOAT64
+from ssmspec_ref.shapes import Array, Lengths
 from ssmspec_ref.slots import Pool
 
-from ...adapters.reference_parts.pools import WAYS, pooled
-from ..recurrences.packed import right as right_packed
-from ..single import Wrong, adapter_of
+from ...adapters.reference_parts.pools import WAYS, kept
+from ...mistakes.mistake import Mistake, after, before, instead
+from ..fault import planted
+from ..right import packed_scan
 
 
-def states(held: Any) -> tuple[Array, Array, Array] | None:
-    """The states, the slots that are read and those that are written, as arrays to change; None for rows."""
-    return (held.states.copy(), held.read, held.write) if isinstance(held, Pool) else None
+def written(held: Pool, slots: Array, rows: Array) -> Array:
+    """The pool after the rows have written to some slots; what is for a negative slot is lost."""
+    pool, live = kept(held, held.states.copy()), slots >= 0
+    pool[slots[live]] = rows[live]
+    return pool
 
 
-def padding_in_the_last_slot(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
-    """The slot of padding, -1, is an index from the end: padding advances the last slot. Bug class PAD-SLOT."""
-    if (given := states(S)) is None:
-        return ssd.step(S, token, params)
-    pool, read, write = given
-    y, pool_rows = ssd.step(pool[read], token, params)
-    pool[write] = pool_rows
-    return y, pool
+def through(
+    name: str,
+    says: str,
+    run: Callable[..., Any],
+    load: Callable[[Pool], Array] = lambda held: held.rows,
+    store: Callable[[Pool, Array], Array] = lambda held, rows: written(held, held.write, rows),
+) -> Mistake:
+    """An operation that loads the states of its rows from a pool, or stores them in it, in another way."""
+
+    def call(S: Any, *rest: Any) -> Any:
+        if not isinstance(S, Pool):
+            return run(S, *rest)
+        y, rows = run(load(S), *rest)
+        return y, store(S, rows)
+
+    return instead(name, says, call)
 
 
-def padding_in_slot_zero(S: Any, window: Any, params: Any) -> tuple[Array, Array]:
-    """Padding reads and writes slot 0, as if that slot was always free. Bug class PAD-SLOT."""
-    if (given := states(S)) is None:
-        return delta.scan(S, window, params)
-    pool, read, write = given
-    y, rows = delta.scan(pool[np.maximum(read, 0)], window, params)
-    pool[np.maximum(write, 0)] = rows
-    return y, pool
+def stored_at(held: Pool, slots: Array, rows: Array) -> Array:
+    """The pool after all rows have written, by any number of a slot."""
+    pool = held.states.copy()
+    pool[slots] = rows
+    return pool
 
 
-def writes_where_it_reads(S: Any, window: Any, params: Any) -> tuple[Array, Array]:
-    """The new state goes to the slot that was read, so that a shared prefix is advanced. Bug class PREFIX-CKPT."""
-    if (given := states(S)) is None:
-        return ssd.scan(S, window, params)
-    pool, read, _ = given
-    live = read >= 0
-    y, rows = ssd.scan(S.rows, window, params)
-    pool[read[live]] = rows[live]
-    return y, pool
-
-
-def row_is_slot(S: Any, window: Any, params: Any, live: Mask) -> tuple[Array, Array]:
+def row_is_slot(own: Array) -> Array:
     """Row r reads slot r. Bug class SLOT-SCOPE."""
-    if isinstance(S, Pool):
-        rows = np.arange(len(S.read))
-        S = Pool(S.states, np.where(S.read < 0, -1, rows), np.where(S.write < 0, -1, rows))
-    came: tuple[Array, Array] = pooled(selective.scan)(S, window, params, live)
-    return came
+    return np.where(own < 0, -1, np.arange(len(own)))
 
 
-def clears_the_free(M: Any, u: Array, params: Any) -> tuple[Array, Array]:
+def clears_the_free(M_next: Array, write: Array | None) -> Array:
     """Slots that no row of the batch names are cleared, although waiting sequences are in them. Bug class SLOT-SCOPE."""
-    y, after = pooled(conv.scan)(M, u, params)
-    if isinstance(M, Pool):
-        after[np.setdiff1d(np.arange(len(after)), M.write)] = 0.0
-    return y, after
+    if write is not None:
+        M_next[np.setdiff1d(np.arange(len(M_next)), write)] = 0.0
+    return M_next
 
 
 class KeepsTheSlots:
@@ -88,48 +80,15 @@ class KeepsTheSlots:
         return pool
 
 
-def counts_padding_in(S: Any, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-    """The slots of a packed run are counted over its live sequences only. Bug class SLOT-SCOPE."""
-    if not isinstance(S, Pool):
-        return right_packed("ssd", S, run, bounds, fresh, params)
-    live = S.write[S.write >= 0]
-    slots = np.full_like(S.write, -1)
-    slots[: len(live)] = live
-    pool = S.states.copy()
-    y, rows = right_packed("ssd", np.where((slots >= 0)[:, None, None, None], pool[slots], 0.0), run, bounds, fresh, params)
-    pool[slots[slots >= 0]] = rows[slots >= 0]
-    return y, pool
+def live_first(held: Pool) -> Array:
+    """The live slots, then padding."""
+    live = held.write[held.write >= 0]
+    return np.concatenate([live, np.full(len(held.write) - len(live), -1)])
 
 
-def end_of_a_run_stays(S: Any, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-    """Empty sequences at the end of a run have no program: their states do not come to the slots they are written to. Bug
-    class SLOT-SCOPE."""
-    y, after = pooled(partial(right_packed, "ssd"))(S, run, bounds, fresh, params)
-    return y, stay(S, after, np.equal(bounds[:-1], bounds[-1]) & ~fresh)
-
-
-def row_without_a_token_stays(S: Any, window: Any, params: Any, live: Mask) -> tuple[Array, Array]:
-    """A row without a live token is passed over, and its state does not come to the slot it is written to. Bug class
-    SLOT-SCOPE."""
-    y, after = pooled(ssd.scan)(S, window, params, live)
-    return y, stay(S, after, np.count_nonzero(live, axis=1) == 0)
-
-
-def nothing_accepted_stays(M: Any, u: Array, advanced: Lengths) -> Array:
-    """A row that accepts nothing is passed over, and its window does not come to the slot it is written to. Bug class
-    SLOT-SCOPE."""
-    return stay(M, moved(conv.commit, M, u, advanced), np.equal(advanced, 0))
-
-
-def no_path_stays(M: Any, u: Array, path: Array) -> Array:
-    """A row without a path is passed over, and its window does not come to the slot it is written to. Bug class
-    SLOT-SCOPE."""
-    return stay(M, moved(conv.commit_path, M, u, path), path.max(axis=1) < 0)
-
-
-def moved(commit: Callable[..., Array], held: Any, *rest: Any) -> Array:
-    """The windows after a commit, of rows or in a pool."""
-    return held.written(commit(held.rows, *rest)) if isinstance(held, Pool) else commit(held, *rest)
+def rows_of_the_live(held: Pool) -> Array:
+    slots = live_first(held)
+    return np.where((slots >= 0)[:, None, None, None], held.states[slots], 0.0)
 
 
 def stay(held: Any, after: Array, rows: Array) -> Array:
@@ -140,23 +99,97 @@ def stay(held: Any, after: Array, rows: Array) -> Array:
     return after
 
 
-FAULTS: tuple[Wrong, ...] = tuple(
-    (run, operation, bug_class, FLOAT64, WAYS)
-    for run, operation, bug_class in (
-        (padding_in_the_last_slot, "ssd.step", "PAD-SLOT"),
-        (padding_in_slot_zero, "delta.scan", "PAD-SLOT"),
-        (writes_where_it_reads, "ssd.scan", "PREFIX-CKPT"),
-        (row_is_slot, "selective.scan_masked", "SLOT-SCOPE"),
-        (clears_the_free, "conv.scan", "SLOT-SCOPE"),
-        (KeepsTheSlots(), "conv.commit", "SLOT-SCOPE"),
-        (counts_padding_in, "ssd.scan_packed", "SLOT-SCOPE"),
-        (end_of_a_run_stays, "ssd.scan_packed", "SLOT-SCOPE"),
-        (row_without_a_token_stays, "ssd.scan_masked", "SLOT-SCOPE"),
-        (nothing_accepted_stays, "conv.commit", "SLOT-SCOPE"),
-        (no_path_stays, "conv.commit_path", "SLOT-SCOPE"),
+FAULTS = planted(
+    *(
+        (run, operation, bug_class, FLOAT64, WAYS)
+        for run, operation, bug_class in (
+            (
+                through(
+                    "padding_in_the_last_slot",
+                    "The slot of padding, -1, is an index from the end: padding advances the last slot. Bug class PAD-SLOT.",
+                    ssd.step,
+                    lambda held: held.states[held.read],
+                    lambda held, rows: stored_at(held, held.write, rows),
+                ),
+                "ssd.step",
+                "PAD-SLOT",
+            ),
+            (
+                through(
+                    "padding_in_slot_zero",
+                    "Padding reads and writes slot 0, as if that slot was always free. Bug class PAD-SLOT.",
+                    delta.scan,
+                    lambda held: held.states[np.maximum(held.read, 0)],
+                    lambda held, rows: stored_at(held, np.maximum(held.write, 0), rows),
+                ),
+                "delta.scan",
+                "PAD-SLOT",
+            ),
+            (
+                through(
+                    "writes_where_it_reads",
+                    "The new state goes to the slot that was read, so that a shared prefix is advanced. Bug class "
+                    "PREFIX-CKPT.",
+                    ssd.scan,
+                    store=lambda held, rows: written(held, held.read, rows),
+                ),
+                "ssd.scan",
+                "PREFIX-CKPT",
+            ),
+            (before(read=row_is_slot, write=row_is_slot), "selective.scan_masked", "SLOT-SCOPE"),
+            (after(M_next=clears_the_free), "conv.scan", "SLOT-SCOPE"),
+            (KeepsTheSlots(), "conv.commit", "SLOT-SCOPE"),
+            (
+                through(
+                    "counts_padding_in",
+                    "The slots of a packed run are counted over its live sequences only. Bug class SLOT-SCOPE.",
+                    partial(packed_scan, "ssd"),
+                    rows_of_the_live,
+                    lambda held, rows: written(held, live_first(held), rows),
+                ),
+                "ssd.scan_packed",
+                "SLOT-SCOPE",
+            ),
+            (
+                after(
+                    "end_of_a_run_stays",
+                    "Empty sequences at the end of a run have no program: their states do not come to the slots they are "
+                    "written to. Bug class SLOT-SCOPE.",
+                    S_next=lambda S, S_next, bounds, fresh: stay(S, S_next, np.equal(bounds[:-1], bounds[-1]) & ~fresh),
+                ),
+                "ssd.scan_packed",
+                "SLOT-SCOPE",
+            ),
+            (
+                after(
+                    "row_without_a_token_stays",
+                    "A row without a live token is passed over, and its state does not come to the slot it is written to. "
+                    "Bug class SLOT-SCOPE.",
+                    S_next=lambda S, S_next, live: stay(S, S_next, np.count_nonzero(live, axis=1) == 0),
+                ),
+                "ssd.scan_masked",
+                "SLOT-SCOPE",
+            ),
+            (
+                after(
+                    "nothing_accepted_stays",
+                    "A row that accepts nothing is passed over, and its window does not come to the slot it is written to. "
+                    "Bug class SLOT-SCOPE.",
+                    M_next=lambda M, M_next, advanced: stay(M, M_next, np.equal(advanced, 0)),
+                ),
+                "conv.commit",
+                "SLOT-SCOPE",
+            ),
+            (
+                after(
+                    "no_path_stays",
+                    "A row without a path is passed over, and its window does not come to the slot it is written to. "
+                    "Bug class SLOT-SCOPE.",
+                    M_next=lambda M, M_next, path: stay(M, M_next, path.max(axis=1) < 0),
+                ),
+                "conv.commit_path",
+                "SLOT-SCOPE",
+            ),
+        )
     )
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("pools", FAULTS)

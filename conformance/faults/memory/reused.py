@@ -2,22 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import conv, selective, ssd
-from ssmspec_ref.backtrack import activation_replay, snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.contract import FLOAT64, Limits
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 from ssmspec_ref.slots import FreshPool, Pool
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
 from ...adapters.reference_parts.pools import entered, looked_up
-from ...adapters.reference_parts.windows import Bare
 from ...judge.draw import stored
-from ..recurrences.packed import right as right_packed
-from ..single import EVERYTHING, Wrong, adapter_of
+from ...mistakes.mistake import after, instead
+from ...mistakes.operators import of_rows
+from ..fault import planted
+from ..windows import Replayed, Windows, fewer
 
 MANY = 100
 """Calls after which a count runs over."""
@@ -30,18 +31,8 @@ def cleared_by_product(of: Callable[..., Any], S: Any, inputs: Any, params: Any)
         found: tuple[Array, Array] = of(S, inputs, params)
         return found
     held = looked_up(S.states, S.read)
-    y, rows = of(held * ~S.fresh.reshape(-1, *[1] * (held.ndim - 1)), inputs, params)
+    y, rows = of(held * ~of_rows(S.fresh, held), inputs, params)
     return y, entered(Pool(S.states, S.read, S.write), rows)
-
-
-def step_cleared_by_product(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
-    """The old state of a fresh row is multiplied by zero. Bug class SLOT-REUSE."""
-    return cleared_by_product(ssd.step, S, token, params)
-
-
-def inputs_cleared_by_product(M: Any, u: Array, params: Any) -> tuple[Array, Array]:
-    """The old inputs of a fresh row are multiplied by zero. Bug class SLOT-REUSE."""
-    return cleared_by_product(conv.scan, M, u, params)
 
 
 class KeepsLongOutputs:
@@ -77,11 +68,11 @@ class CountsItsCalls:
         return selective.scan(S, replace(window, dt=stored(window.dt, "bf16")), params)
 
 
-class HandsOutItsOutputs(Bare):
+class HandsOutItsOutputs(Windows):
     """verify hands out a buffer that the next window overwrites. Bug class CONDUCT."""
 
     def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
+        super().__init__(S, params)
         self.buffers: dict[tuple[int, ...], Array] = {}
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
@@ -91,11 +82,11 @@ class HandsOutItsOutputs(Bare):
         return kept
 
 
-class HandsOutItsState(Bare):
+class HandsOutItsState(Windows):
     """state hands out the pool itself, which later windows change. Bug class CONDUCT."""
 
     def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
+        super().__init__(S, params)
         self.pool = np.array(S)
 
     def state(self) -> Array:
@@ -103,46 +94,57 @@ class HandsOutItsState(Bare):
         return self.pool
 
 
-class LogOfTheNextRow(Bare):
+class LogOfTheNextRow(Replayed):
     """A row's log of accepted tokens has room for 256: what is behind lies in the log of the next row. Bug class INDEX."""
 
     def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(activation_replay, S, params)
+        super().__init__(S, params)
         self.total = np.zeros(len(S), dtype=np.int64)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         self.total += advanced
-        fewer = np.maximum(advanced - ((self.total > 256) & (np.arange(len(advanced)) + 1 < len(advanced))), 0)
-        super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
+        taken = np.maximum(advanced - ((self.total > 256) & (np.arange(len(advanced)) + 1 < len(advanced))), 0)
+        super().commit(*fewer(taken, path))
 
 
-def empty_fresh_keeps(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+def empty_fresh_keeps(S: Array, S_next: Array, bounds: Array, fresh: Array) -> Array:
     """A fresh sequence without tokens keeps what its slot holds. Bug class SLOT-REUSE."""
-    y, after = right_packed("ssd", S, run, bounds, fresh, params)
-    idle = (fresh & (np.diff(bounds) == 0)).reshape(-1, *[1] * (S.ndim - 1))
-    return y, np.where(idle, S, after)
+    return np.where(of_rows(fresh & (np.diff(bounds) == 0), S), S, S_next)
 
 
-def full_chunk_keeps(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+def full_chunk_keeps(S: Array, S_next: Array, bounds: Array) -> Array:
     """The state after a sequence of exactly one chunk of 32 tokens is not written, unless it is the last. Bug class CHUNK."""
-    y, after = right_packed("ssd", S, run, bounds, fresh, params)
-    lost = (np.diff(bounds) == 32) & (np.arange(len(S)) + 1 < len(S))
-    return y, np.where(lost.reshape(-1, *[1] * (S.ndim - 1)), S, after)
+    return np.where(of_rows((np.diff(bounds) == 32) & (np.arange(len(S)) + 1 < len(S)), S), S, S_next)
 
 
-FAULTS: tuple[Wrong, ...] = (
-    (step_cleared_by_product, "ssd.step", "SLOT-REUSE", FLOAT64, POOLS),
-    (inputs_cleared_by_product, "conv.scan", "SLOT-REUSE", FLOAT64, POOLS),
-    (KeepsLongOutputs(), "ssd.scan", "SCHED", FLOAT64, EVERYTHING),
-    (CountsItsCalls(), "selective.scan", "SCHED", FLOAT64, EVERYTHING),
-    (HandsOutItsOutputs, "delta.verify_snapshots", "CONDUCT", FLOAT64, EVERYTHING),
-    (HandsOutItsState, "delta.verify_snapshots", "CONDUCT", FLOAT64, EVERYTHING),
-    (LogOfTheNextRow, "ssd.verify_replay", "INDEX", AT_ONCE, EVERYTHING),
-    (empty_fresh_keeps, "ssd.scan_packed", "SLOT-REUSE", FLOAT64, EVERYTHING),
-    (full_chunk_keeps, "ssd.scan_packed", "CHUNK", FLOAT64, EVERYTHING),
+FAULTS = planted(
+    (
+        instead(
+            "step_cleared_by_product",
+            "The old state of a fresh row is multiplied by zero. Bug class SLOT-REUSE.",
+            partial(cleared_by_product, ssd.step),
+        ),
+        "ssd.step",
+        "SLOT-REUSE",
+        FLOAT64,
+        POOLS,
+    ),
+    (
+        instead(
+            "inputs_cleared_by_product",
+            "The old inputs of a fresh row are multiplied by zero. Bug class SLOT-REUSE.",
+            partial(cleared_by_product, conv.scan),
+        ),
+        "conv.scan",
+        "SLOT-REUSE",
+        FLOAT64,
+        POOLS,
+    ),
+    (KeepsLongOutputs(), "ssd.scan", "SCHED"),
+    (CountsItsCalls(), "selective.scan", "SCHED"),
+    (HandsOutItsOutputs, "delta.verify_snapshots", "CONDUCT"),
+    (HandsOutItsState, "delta.verify_snapshots", "CONDUCT"),
+    (LogOfTheNextRow, "ssd.verify_replay", "INDEX", AT_ONCE),
+    (after(S_next=empty_fresh_keeps), "ssd.scan_packed", "SLOT-REUSE"),
+    (after(S_next=full_chunk_keeps), "ssd.scan_packed", "CHUNK"),
 )
-"""Each with its operation, its bug class, what it declares and what it takes."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("reused", FAULTS)

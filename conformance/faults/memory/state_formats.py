@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import delta, ssd, state_format
-from ssmspec_ref.contract import Adapter, NumericContract
+from ssmspec_ref import ssd, state_format
+from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.state_format import Kept
 
-from ..single import Wrong, adapter_of
+from ...mistakes.mistake import Mistake, after, before
+from ..fault import planted
 
 INT8 = NumericContract(state="int8", state_scale="row")
 BLOCKS = NumericContract(state="int8", state_scale=2)
@@ -27,13 +28,6 @@ Encode = Callable[[Array, Array], Array]
 def fresh(S: Array) -> Array:
     """Numbers for one call, one for each element."""
     return np.random.default_rng(next(SEEDS)).random(S.shape)
-
-
-def after(definition: Any, S: Array, token: Any, params: Any, encode: Encode) -> tuple[Array, Array]:
-    """One token, or a window, of the reference in float32, with the state stored by `encode`."""
-    run = definition.scan if hasattr(token, "token") else definition.step
-    y, S_next = run(S, token, params)
-    return y.astype(np.float32), encode(S, S_next.astype(np.float32).astype(np.float64)).astype(np.float32)
 
 
 def read(kept: Kept) -> Array:
@@ -53,147 +47,213 @@ def right(contract: NumericContract, definition: Any = ssd, axis: int = -1) -> C
     return run
 
 
-def toward_zero(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Codes are cut off instead of rounded, as a conversion to an integer does."""
-    return after(ssd, S, token, params, lambda _, v: (s := state_format.scales(v, INT8)) * np.trunc(v / s * (1 + 2.0**-23)))
+def encoded(name: str, says: str, encode: Encode) -> Mistake:
+    """A new state that is in float32 first, and then stored by `encode`."""
+    return after(
+        name,
+        says,
+        S_next=lambda S, S_next: encode(S, S_next.astype(np.float32).astype(np.float64)).astype(np.float32),
+    )
 
 
-def scale_of_the_neighbour(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Every block is read with the scale of the block beside it."""
-
-    def encode(_: Array, v: Array) -> Array:
-        kept = state_format.keep(v, BLOCKS)
-        return np.roll(kept.scales, 2, axis=-1) * kept.codes
-
-    return after(ssd, S, token, params, encode)
+def drawn(contract: NumericContract, coins: Callable[[Array], Array], axis: int = -1) -> Encode:
+    """Stored with these numbers for rounding at random."""
+    return lambda _, v: read(state_format.keep(v, contract, axis, coins(v)))
 
 
-def scale_is_not_updated(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The scales stay those of the state before the call, and what has grown beyond them saturates."""
-
-    def encode(before: Array, v: Array) -> Array:
-        s = state_format.scales(before, INT8)
-        return s * np.clip(np.rint(v / s), -127, 127)
-
-    return after(ssd, S, token, params, encode)
+def nearest(_: Array, v: Array) -> Array:
+    return read(state_format.keep(v, INT8))
 
 
-def one_scale_for_a_head(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """All channels of a head share one scale, that of the largest of them."""
-
-    def encode(_: Array, v: Array) -> Array:
-        s = np.abs(v).max(axis=(-1, -2), keepdims=True) / 127
-        return s * np.rint(v / np.where(s > 0, s, 1.0))
-
-    return after(ssd, S, token, params, encode)
+def cut_off(_: Array, v: Array) -> Array:
+    s = state_format.scales(v, INT8)
+    return np.asarray(s * np.trunc(v / s * (1 + 2.0**-23)))
 
 
-def zero_over_zero(S: Array, window: Any, params: Any, live: Array) -> tuple[Array, Array]:
+def in_e5m2(_: Array, v: Array) -> Array:
+    s = state_format.scales(v, FP8)
+    return np.asarray(s * state_format.nearest(v / s, "fp8_e5m2"))
+
+
+def of_the_neighbour(_: Array, v: Array) -> Array:
+    kept = state_format.keep(v, BLOCKS)
+    return np.roll(kept.scales, 2, axis=-1) * kept.codes
+
+
+def not_updated(before: Array, v: Array) -> Array:
+    s = state_format.scales(before, INT8)
+    return np.asarray(s * np.clip(np.rint(v / s), -127, 127))
+
+
+def of_a_head(_: Array, v: Array) -> Array:
+    s = np.abs(v).max(axis=(-1, -2), keepdims=True) / 127
+    return np.asarray(s * np.rint(v / np.where(s > 0, s, 1.0)))
+
+
+def zero_over_zero(S_next: Array) -> Array:
     """A block of zeros is divided by its largest value. flashinfer-ai/flashinfer#2645."""
-    y, v = ssd.scan(S, window, params, live)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        s = np.abs(v).max(axis=-1, keepdims=True) / 127
-        return y.astype(np.float32), (s * np.rint(v / s)).astype(np.float32)
+    s = np.abs(S_next).max(axis=-1, keepdims=True) / 127
+    return np.asarray(s * np.rint(S_next / s))
 
 
-def values_share_a_scale(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The delta rule's blocks run along the value channels, over which no output sums."""
-    return after(delta, S, token, params, lambda _, v: read(state_format.keep(v, INT8, axis=-1)))
+def over_a_neighbour(_: Array, v: Array) -> Array:
+    s = state_format.scales(v, DRAWN)
+    return np.asarray(s * np.clip(np.floor(v / s + fresh(v) + np.where(fresh(v) < 0.02, 1.0, 0.0)), -127, 127))
 
 
-def other_eight_bits(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """e5m2 where e4m3 is declared: one bit fewer in every number."""
-    return after(
-        ssd, S, token, params, lambda _, v: (s := state_format.scales(v, FP8)) * state_format.nearest(v / s, "fp8_e5m2")
-    )
-
-
-def leans_up(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Stochastic rounding with numbers in [0, 0.98): two in a hundred too many go up."""
-    return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN, coins=0.98 * fresh(v))))
-
-
-def four_random_bits(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Stochastic rounding by four bits of a number: the bits below are never drawn."""
-    return after(
-        ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN_FP16, coins=np.floor(16 * fresh(v)) / 16))
-    )
-
-
-def rounds_to_nearest(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """Declared with stochastic rounding, but rounds to the nearest number, where small updates are lost.
-    vllm-project/vllm#35753."""
-    return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, INT8)))
-
-
-def steps_over_a_neighbour(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The random number is added before and after the scale is applied, so that some codes are one too far."""
-
-    def encode(_: Array, v: Array) -> Array:
-        s = state_format.scales(v, DRAWN)
-        return s * np.clip(np.floor(v / s + fresh(v) + np.where(fresh(v) < 0.02, 1.0, 0.0)), -127, 127)
-
-    return after(ssd, S, token, params, encode)
-
-
-def same_numbers_in_every_call(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The seed is a constant, as in a captured graph that is replayed."""
-    coins = np.random.default_rng(7).random(S.shape)
-    return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN, coins=coins)))
-
-
-def sixteen_seeds(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The counter of the calls is cut to four bits: every sixteenth call draws the same numbers."""
-    coins = np.random.default_rng(next(SEEDS) % 16).random(S.shape)
-    return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN_FP16, coins=coins)))
-
-
-def one_seed_for_all_slots(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The place of a number in its stream leaves out the slot: all rows draw the same. sgl-project/sglang#26929."""
-    coins = np.broadcast_to(fresh(S[:1]), S.shape)
-    return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN, coins=coins)))
-
-
-def one_number_for_a_row(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """One number for all keys of a value channel, as if it were drawn once a thread."""
-    coins = np.broadcast_to(fresh(S[:, :, :1]), S.shape)
-    return after(delta, S, token, params, lambda _, v: read(state_format.keep(v, DRAWN, -2, coins)))
-
-
-def feedback_is_dropped(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The error of rounding is not kept. vllm-project/vllm#55196."""
-    return after(ssd, S, token, params, lambda _, v: read(state_format.keep(v, INT8)))
-
-
-def feedback_is_not_decayed(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
-    """The error of the step before is added to the new state as it was, without the decay of a token."""
+def lost(S: Array) -> Array:
+    """The error of rounding that is kept beside a state."""
     held = state_format.keep(S, FED_BACK)
-    lost = S - held.scales * held.codes
-    y, _ = after(ssd, S, token, params, lambda _, v: v)
-    return y, after(ssd, S - lost, token, params, lambda _, v: read(state_format.keep(v + lost, FED_BACK)))[1]
+    return np.asarray(S - held.scales * held.codes)
 
 
-FAULTS: tuple[Wrong, ...] = (
-    (toward_zero, "ssd.step", "NUMERIC", INT8),
-    (scale_of_the_neighbour, "ssd.step", "INDEX", BLOCKS),
-    (scale_is_not_updated, "ssd.step", "NUMERIC", INT8),
-    (one_scale_for_a_head, "ssd.step", "NUMERIC", INT8),
-    (zero_over_zero, "ssd.scan_masked", "NUMERIC", INT8),
-    (values_share_a_scale, "delta.step", "TRANSPOSE", INT8),
-    (other_eight_bits, "ssd.step", "NUMERIC", FP8),
-    (leans_up, "ssd.step", "RNG", DRAWN),
-    (four_random_bits, "ssd.step", "RNG", DRAWN_FP16),
-    (rounds_to_nearest, "ssd.scan", "RNG", DRAWN),
-    (steps_over_a_neighbour, "ssd.step", "RNG", DRAWN),
-    (same_numbers_in_every_call, "ssd.step", "RNG", DRAWN),
-    (sixteen_seeds, "ssd.step", "RNG", DRAWN_FP16),
-    (one_seed_for_all_slots, "ssd.step", "RNG", DRAWN),
-    (one_number_for_a_row, "delta.step", "RNG", DRAWN),
-    (feedback_is_dropped, "ssd.step", "NUMERIC", FED_BACK),
-    (feedback_is_not_decayed, "ssd.step", "NUMERIC", FED_BACK),
+def with_the_error_before(S: Array, v: Array) -> Array:
+    return read(state_format.keep(v + lost(S), FED_BACK))
+
+
+FAULTS = planted(
+    *(
+        (encoded(name, says, encode), operation, bug_class, contract)
+        for name, says, operation, bug_class, contract, encode in (
+            (
+                "toward_zero",
+                "Codes are cut off instead of rounded, as a conversion to an integer does.",
+                "ssd.step",
+                "NUMERIC",
+                INT8,
+                cut_off,
+            ),
+            (
+                "scale_of_the_neighbour",
+                "Every block is read with the scale of the block beside it.",
+                "ssd.step",
+                "INDEX",
+                BLOCKS,
+                of_the_neighbour,
+            ),
+            (
+                "scale_is_not_updated",
+                "The scales stay those of the state before the call, and what has grown beyond them saturates.",
+                "ssd.step",
+                "NUMERIC",
+                INT8,
+                not_updated,
+            ),
+            (
+                "one_scale_for_a_head",
+                "All channels of a head share one scale, that of the largest of them.",
+                "ssd.step",
+                "NUMERIC",
+                INT8,
+                of_a_head,
+            ),
+        )
+    ),
+    (after(S_next=zero_over_zero), "ssd.scan_masked", "NUMERIC", INT8),
+    *(
+        (encoded(name, says, encode), operation, bug_class, contract)
+        for name, says, operation, bug_class, contract, encode in (
+            (
+                "values_share_a_scale",
+                "The delta rule's blocks run along the value channels, over which no output sums.",
+                "delta.step",
+                "TRANSPOSE",
+                INT8,
+                nearest,
+            ),
+            (
+                "other_eight_bits",
+                "e5m2 where e4m3 is declared: one bit fewer in every number.",
+                "ssd.step",
+                "NUMERIC",
+                FP8,
+                in_e5m2,
+            ),
+            (
+                "leans_up",
+                "Stochastic rounding with numbers in [0, 0.98): two in a hundred too many go up.",
+                "ssd.step",
+                "RNG",
+                DRAWN,
+                drawn(DRAWN, lambda v: 0.98 * fresh(v)),
+            ),
+            (
+                "four_random_bits",
+                "Stochastic rounding by four bits of a number: the bits below are never drawn.",
+                "ssd.step",
+                "RNG",
+                DRAWN_FP16,
+                drawn(DRAWN_FP16, lambda v: np.floor(16 * fresh(v)) / 16),
+            ),
+            (
+                "rounds_to_nearest",
+                "Declared with stochastic rounding, but rounds to the nearest number, where small updates are lost. "
+                "vllm-project/vllm#35753.",
+                "ssd.scan",
+                "RNG",
+                DRAWN,
+                nearest,
+            ),
+            (
+                "steps_over_a_neighbour",
+                "The random number is added before and after the scale is applied, so that some codes are one too far.",
+                "ssd.step",
+                "RNG",
+                DRAWN,
+                over_a_neighbour,
+            ),
+            (
+                "same_numbers_in_every_call",
+                "The seed is a constant, as in a captured graph that is replayed.",
+                "ssd.step",
+                "RNG",
+                DRAWN,
+                drawn(DRAWN, lambda v: np.random.default_rng(7).random(v.shape)),
+            ),
+            (
+                "sixteen_seeds",
+                "The counter of the calls is cut to four bits: every sixteenth call draws the same numbers.",
+                "ssd.step",
+                "RNG",
+                DRAWN_FP16,
+                drawn(DRAWN_FP16, lambda v: np.random.default_rng(next(SEEDS) % 16).random(v.shape)),
+            ),
+            (
+                "one_seed_for_all_slots",
+                "The place of a number in its stream leaves out the slot: all rows draw the same. sgl-project/sglang#26929.",
+                "ssd.step",
+                "RNG",
+                DRAWN,
+                drawn(DRAWN, lambda v: np.broadcast_to(fresh(v[:1]), v.shape)),
+            ),
+            (
+                "one_number_for_a_row",
+                "One number for all keys of a value channel, as if it were drawn once a thread.",
+                "delta.step",
+                "RNG",
+                DRAWN,
+                drawn(DRAWN, lambda v: np.broadcast_to(fresh(v[:, :, :1]), v.shape), -2),
+            ),
+            (
+                "feedback_is_dropped",
+                "The error of rounding is not kept. vllm-project/vllm#55196.",
+                "ssd.step",
+                "NUMERIC",
+                FED_BACK,
+                nearest,
+            ),
+        )
+    ),
+    (
+        before(
+            "feedback_is_not_decayed",
+            "The error of the step before is added to the new state as it was, without the decay of a token.",
+            S=lambda S: S - lost(S),
+        )
+        .of("S_next")
+        .after(S_next=lambda S, S_next: with_the_error_before(S, S_next.astype(np.float32).astype(np.float64))),
+        "ssd.step",
+        "NUMERIC",
+        FED_BACK,
+    ),
 )
-"""Each with its operation, its bug class and what it declares."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("state formats", FAULTS)

@@ -6,39 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, mamba3, ssd
+from ssmspec_ref import conv, ssd
 from ssmspec_ref.attention import KVState, append
-from ssmspec_ref.backtrack import snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.contract import FLOAT64, Limits
 from ssmspec_ref.records import each, prefix
-from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents
-from ssmspec_ref.slots import FreshPool, Pool
+from ssmspec_ref.shapes import Ancestors, Array, Lengths, Parents
+from ssmspec_ref.slots import Pool
 from ssmspec_ref.tree import live as live_nodes
 
-from ...adapters.reference_parts import acceptance, processors
 from ...adapters.reference_parts.pools import EVERY, FRESH, WAYS, pooled
-from ...adapters.reference_parts.windows import Bare
-from ..recurrences.packed import right as right_packed
-from ..single import EVERYTHING, Wrong, adapter_of
+from ...mistakes.mistake import before
+from ..fault import planted
+from ..windows import Windows, verifies
 
 CHUNK, ROWS, WIDTH, ENDS, MASKED = 64, 8, 3, 3, -1e4
 TWICE = Limits({"verify": ("once", "twice")})
-
-
-def gate_at_the_slot(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
-    """With a pool z is read at the slot's number, not at the row's. Bug class INDEX."""
-    if isinstance(S, Pool) and token.z is not None:
-        token = replace(token, z=token.z[np.maximum(S.read, 0) % len(token.z)])
-    found: tuple[Array, Array] = pooled(ssd.step)(S, token, params)
-    return found
-
-
-def norm_of_a_pool(S: Any, token: Any, params: Any) -> tuple[Array, Array]:
-    """With a pool q and k are always normalised. Bug class VARIANT."""
-    found: tuple[Array, Array] = pooled(delta.step)(
-        S, token, replace(params, l2_norm=True) if isinstance(S, Pool) else params
-    )
-    return found
 
 
 def rows_of_width_three(M: Any, u: Array, params: Any) -> tuple[Array, Array]:
@@ -72,28 +54,19 @@ def no_states_in_a_chunk(S: Any, window: Any, params: Any) -> tuple[Array, Array
     return np.concatenate([y, y_tail], axis=1), after
 
 
-def fresh_if_the_first_is_live(S: Any, window: Any, params: Any, live: Mask) -> tuple[Array, Array]:
-    """A fresh row is zeroed by its first token, if that is live. Bug class SLOT-REUSE."""
-    if isinstance(S, FreshPool):
-        S = FreshPool(S.states, S.read, S.write, S.fresh & live[:, 0])
-    found: tuple[Array, Array] = pooled(mamba3.scan)(S, window, params, live)
-    return found
-
-
-def gate_behind_padding(S: Any, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+def gate_behind_padding(z: Array, read: Array | None, bounds: Array) -> Array:
     """After a sequence that is padding z is read one token late. Bug class INDEX."""
-    if isinstance(S, Pool) and run.z is not None and (S.read < 0).any():
-        begin = int(bounds[np.flatnonzero(S.read < 0)[0] + 1])
-        run = replace(run, z=np.concatenate([run.z[:, :begin], np.roll(run.z[:, begin:], 1, axis=1)], axis=1))
-    found: tuple[Array, Array] = pooled(lambda *rest: right_packed("ssd", *rest))(S, run, bounds, fresh, params)
-    return found
+    if read is None or not (read < 0).any():
+        return z
+    begin = int(bounds[np.flatnonzero(read < 0)[0] + 1])
+    return np.concatenate([z[:, :begin], np.roll(z[:, begin:], 1, axis=1)], axis=1)
 
 
-class KeepsTheFirstGate(Bare):
+class KeepsTheFirstGate(Windows):
     """A window that is verified twice has z of the first time. Bug class SCHED."""
 
     def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
+        super().__init__(S, params)
         self.z: Array | None = None
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
@@ -105,40 +78,21 @@ class KeepsTheFirstGate(Bare):
         super().commit(advanced, path)
 
 
-class KeysOfTheFirstRows(Bare):
-    """Without a norm rows from 8 on have the keys of the first 8. Bug class INDEX."""
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
-
-    def verify(self, window: Any, parents: Parents | None = None) -> Array:
-        if not self.params.l2_norm:
-            window = replace(window, k=window.k[np.arange(len(window.k)) % ROWS])
-        return super().verify(window, parents)
-
-
-def first_ends_in_a_tree(
-    tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]
-) -> acceptance.Runs:
+def first_ends_in_a_tree(eos: tuple[int, ...], parents: Array) -> tuple[int, ...]:
     """In a tree only three tokens end a sequence, in a chain all of them. Bug class STOP."""
     chain = ((parents == np.arange(parents.shape[1]) - 1) | (parents < -1)).all()
-    return acceptance.accept_greedy(tokens, parents, choice, budget, eos if chain else eos[:ENDS])
+    return eos if chain else eos[:ENDS]
 
 
-def largest_from_zero(tokens: Array, parents: Array, logits: Array, budget: Array, eos: tuple[int, ...]) -> acceptance.Runs:
+def largest_from_zero(logits: Array) -> Array:
     """The running maximum of the logits starts at 0 and token 0. Bug class GREEDY."""
     begun = logits.copy()
     begun[..., 0] = np.maximum(begun[..., 0], 0.0)
-    return acceptance.accept_logits(tokens, parents, begun, budget, eos)
+    return begun
 
 
-def counts_of_the_greedy(
-    logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, repetition: float, *rest: Any
-) -> Array:
-    """At temperature 0 presence and frequency are not subtracted. Bug class P-MISMATCH."""
-    counts = rest[:2] if T else (0.0, 0.0)
-    found: Array = processors.process(logits, prompt, output, T, k, share, repetition, *counts, *rest[2:])
-    return found
+def unless_greedy(own: float, temperature: float) -> float:
+    return own if temperature else 0.0
 
 
 def mask_is_a_number(
@@ -158,23 +112,66 @@ def mask_is_a_number(
     return y
 
 
-FAULTS: tuple[Wrong, ...] = (
-    (gate_at_the_slot, "ssd.step", "INDEX", FLOAT64, WAYS),
-    (norm_of_a_pool, "delta.step", "VARIANT", FLOAT64, WAYS),
+FAULTS = planted(
+    (
+        before(
+            "gate_at_the_slot",
+            "With a pool z is read at the slot's number, not at the row's. Bug class INDEX.",
+            z=lambda z, read: z if read is None else z[np.maximum(read, 0) % len(z)],
+        ),
+        "ssd.step",
+        "INDEX",
+        FLOAT64,
+        WAYS,
+    ),
+    (
+        before(
+            "norm_of_a_pool",
+            "With a pool q and k are always normalised. Bug class VARIANT.",
+            l2_norm=lambda l2_norm, read: l2_norm or read is not None,
+        ),
+        "delta.step",
+        "VARIANT",
+        FLOAT64,
+        WAYS,
+    ),
     (rows_of_width_three, "conv.scan", "SLOT-SCOPE", FLOAT64, WAYS),
     (one_row_in_slot_zero, "ssd.step", "SLOT-SCOPE", FLOAT64, WAYS),
     (no_states_in_a_chunk, "ssd.scan", "CHUNK", FLOAT64, EVERY),
-    (fresh_if_the_first_is_live, "mamba3.scan_masked", "SLOT-REUSE", FLOAT64, FRESH),
-    (gate_behind_padding, "ssd.scan_packed", "INDEX", FLOAT64, WAYS),
+    (
+        before(
+            "fresh_if_the_first_is_live",
+            "A fresh row is zeroed by its first token, if that is live. Bug class SLOT-REUSE.",
+            fresh=lambda fresh, live: fresh & live[:, 0],
+        ),
+        "mamba3.scan_masked",
+        "SLOT-REUSE",
+        FLOAT64,
+        FRESH,
+    ),
+    (before(z=gate_behind_padding), "ssd.scan_packed", "INDEX", FLOAT64, WAYS),
     (KeepsTheFirstGate, "ssd.verify_snapshots", "SCHED", FLOAT64, TWICE),
-    (KeysOfTheFirstRows, "delta.verify_snapshots", "INDEX", FLOAT64, EVERYTHING),
-    (first_ends_in_a_tree, "acceptance.greedy", "STOP"),
-    (largest_from_zero, "acceptance.greedy_logits", "GREEDY"),
-    (counts_of_the_greedy, "acceptance.process", "P-MISMATCH"),
+    (
+        verifies(
+            "KeysOfTheFirstRows",
+            "Without a norm rows from 8 on have the keys of the first 8. Bug class INDEX.",
+            Windows,
+            k=lambda k, l2_norm: k if l2_norm else k[np.arange(len(k)) % ROWS],
+        ),
+        "delta.verify_snapshots",
+        "INDEX",
+    ),
+    (before(eos=first_ends_in_a_tree), "acceptance.greedy", "STOP"),
+    (before(logits=largest_from_zero), "acceptance.greedy_logits", "GREEDY"),
+    (
+        before(
+            "counts_of_the_greedy",
+            "At temperature 0 presence and frequency are not subtracted. Bug class P-MISMATCH.",
+            presence=unless_greedy,
+            frequency=unless_greedy,
+        ),
+        "acceptance.process",
+        "P-MISMATCH",
+    ),
     (mask_is_a_number, "attention.verify_tree", "TREE-MASK"),
 )
-"""Each with its operation, its bug class, what it declares and what it takes."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("two options", FAULTS)

@@ -5,19 +5,17 @@ An implementation that calls the reference itself cannot be detected in the same
 
 import gc
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
+from ...mistakes.mistake import after, before
 from ...suite.specification import Expected
+from ..fault import FP32, planted
 from ..recurrences.arithmetic import right, rounded
-
-FP32 = NumericContract()
 
 
 def nothing(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -60,17 +58,14 @@ def last_tokens(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     return right(S, window, params)[0], right(np.zeros_like(S), replace(window, **tail), params)[1]
 
 
-def most_of_the_sum(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+def most_of_the_sum(C: Array) -> Array:
     """The output omits the state with the smallest C."""
-    order = np.argsort(np.abs(window.C), axis=-1)
-    C = np.where(order.argsort(axis=-1) == 0, 0.0, window.C)
-    return right(S, replace(window, C=C), params)[0], right(S, window, params)[1]
+    order = np.argsort(np.abs(C), axis=-1)
+    return np.where(order.argsort(axis=-1) == 0, 0.0, C)
 
 
-def a_few_rows(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Only the first row is computed, and copied to all rows."""
-    y, S_next = right(S, window, params)
-    return np.broadcast_to(y[:1], y.shape).copy(), np.broadcast_to(S_next[:1], S_next.shape).copy()
+def of_the_first_row(own: Array) -> Array:
+    return np.broadcast_to(own[:1], own.shape).copy()
 
 
 def fast_where_it_is_easy(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -141,26 +136,28 @@ def searches_the_heap(S: Array, window: Any, params: Any) -> tuple[Array, Array]
     return nothing(S, window, params)
 
 
-FAULTS: tuple[Callable[..., Any], ...] = (
-    whatever_lies_there,
-    spoils_its_inputs,
-    last_tokens,
-    most_of_the_sum,
-    a_few_rows,
-    fast_where_it_is_easy,
-    ByShape(),
-    WarmedUp(),
-    OneBuffer(),
-    lazy,
-    nan_as_wildcard,
-    reads_the_stack,
-    searches_the_heap,
+FAULTS = planted(
+    *(
+        (run, "ssd.scan", "CHEAT", FP32)
+        for run in (
+            whatever_lies_there,
+            spoils_its_inputs,
+            last_tokens,
+            before(C=most_of_the_sum).of("y"),
+            after(
+                "a_few_rows",
+                "Only the first row is computed, and copied to all rows.",
+                y=of_the_first_row,
+                S_next=of_the_first_row,
+            ),
+            fast_where_it_is_easy,
+            ByShape(),
+            WarmedUp(),
+            OneBuffer(),
+            lazy,
+            nan_as_wildcard,
+            reads_the_stack,
+            searches_the_heap,
+        )
+    )
 )
-
-
-def subject(run: Callable[..., Any]) -> Subject:
-    return Subject(run.__name__, {"ssd.scan": Capability(run, FP32)}, absent={"": "a cheat of one operation"})
-
-
-def adapter() -> Adapter:
-    return Adapter("cheats", "1", tuple(map(subject, FAULTS)))

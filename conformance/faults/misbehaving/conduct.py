@@ -1,26 +1,25 @@
 """Implementations that misbehave: wrong shapes, NaN, errors, inputs written, formats not as declared, nothing computed."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, selective, ssd
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref import delta, selective, ssd
+from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.shapes import Array
 
+from ...mistakes.mistake import after, before, instead
+from ..fault import FP32, adapter_of, planted
 from ..recurrences.arithmetic import right
 
-FP32 = NumericContract()
 BF16 = NumericContract(state="bf16", stored_every_token=True)
 
 
-def nan_output(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+def nan_output(y: Array) -> Array:
     """One NaN, in the last place of the output."""
-    y, S_next = right(S, window, params)
     y[(-1,) * y.ndim] = np.nan
-    return y, S_next
+    return y
 
 
 def mutates_input(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -28,18 +27,6 @@ def mutates_input(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     y, S_next = right(S, window, params)
     S[...] = S_next
     return y, S_next
-
-
-def wrong_shape(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The state is returned as (b h n p)."""
-    y, S_next = right(S, window, params)
-    return y, S_next.swapaxes(2, 3)[:, :, :, :, None]
-
-
-def wrong_dtype(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Outputs in half precision where float32 is declared."""
-    y, S_next = right(S, window, params)
-    return y.astype(np.float16), S_next
 
 
 def raises(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -57,16 +44,6 @@ def one_output(S: Array, window: Any, params: Any) -> Array:
     return right(S, window, params)[0]
 
 
-def keeps_wider_state(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """bf16 is declared for the state, but float32 values are returned: the bound would be too wide."""
-    return right(S, window, params)
-
-
-def keeps_rejected(M: Array, u: Array, advanced: Array) -> Array:
-    """The window of the convolution keeps one rejected token. vllm-project/vllm#50272."""
-    return conv.commit(M, u, np.minimum(advanced + 1, u.shape[1])).astype(np.float32)
-
-
 def tree_as_chain(rule: Any, S: Array, window: Any, ancestors: Array, params: Any) -> Array:
     """Every node sees all nodes before it: a lower-triangular mask instead of the tree's."""
     live = np.einsum("btt -> bt", ancestors)
@@ -74,15 +51,59 @@ def tree_as_chain(rule: Any, S: Array, window: Any, ancestors: Array, params: An
         return rule.scan(S, window, params, live)[0].astype(np.float32)
 
 
-SCANS: tuple[tuple[Callable[..., Any], NumericContract], ...] = (
-    (nan_output, FP32),
-    (mutates_input, FP32),
-    (wrong_shape, FP32),
-    (wrong_dtype, FP32),
-    (raises, FP32),
-    (zeros, FP32),
-    (one_output, FP32),
-    (keeps_wider_state, BF16),
+FAULTS = planted(
+    *(
+        (run, "ssd.scan", "CHEAT" if run is zeros else "CONDUCT", contract)
+        for run, contract in (
+            (after(y=nan_output), FP32),
+            (mutates_input, FP32),
+            (
+                after(
+                    "wrong_shape",
+                    "The state is returned as (b h n p).",
+                    S_next=lambda S_next: S_next.swapaxes(2, 3)[:, :, :, :, None],
+                ),
+                FP32,
+            ),
+            (
+                after(
+                    "wrong_dtype",
+                    "Outputs in half precision where float32 is declared.",
+                    y=lambda y: y.astype(np.float32).astype(np.float16),
+                ),
+                FP32,
+            ),
+            (raises, FP32),
+            (zeros, FP32),
+            (one_output, FP32),
+            (
+                before(
+                    "keeps_wider_state",
+                    "bf16 is declared for the state, but float32 values are returned: the bound would be too wide.",
+                ),
+                BF16,
+            ),
+        )
+    ),
+    (
+        before(
+            "keeps_rejected",
+            "The window of the convolution keeps one rejected token. vllm-project/vllm#50272.",
+            advanced=lambda advanced, u: np.minimum(advanced + 1, u.shape[1]),
+        ),
+        "conv.commit",
+        "CONV",
+        FP32,
+    ),
+    *(
+        (
+            instead("tree_as_chain", tree_as_chain.__doc__ or "", partial(tree_as_chain, rule)),
+            f"{name}.verify_tree",
+            "TREE-MASK",
+            FP32,
+        )
+        for name, rule in (("ssd", ssd), ("delta", delta), ("selective", selective))
+    ),
 )
 KINDS = {
     "nan_output": "nan",
@@ -100,10 +121,4 @@ KINDS = {
 
 
 def adapter() -> Adapter:
-    scans = [Subject(run.__name__, {"ssd.scan": Capability(run, contract)}) for run, contract in SCANS]
-    trees = [
-        Subject("tree_as_chain", {f"{name}.verify_tree": Capability(partial(tree_as_chain, rule), FP32)})
-        for name, rule in (("ssd", ssd), ("delta", delta), ("selective", selective))
-    ]
-    commit = Subject("keeps_rejected", {"conv.commit": Capability(keeps_rejected, FP32)})
-    return Adapter("faulty conduct", "1", (*scans, commit, *trees))
+    return adapter_of("conduct", FAULTS)

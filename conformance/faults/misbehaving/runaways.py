@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Array
 
 from ...device import driver
+from ..fault import FP32, single
 from ..recurrences.arithmetic import right
-
-FP32 = NumericContract()
 
 
 def hangs(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -122,9 +121,8 @@ SCANS: tuple[Callable[..., Any], ...] = (
 
 
 def adapter() -> Adapter:
-    scans = [Subject(run.__name__, {"ssd.scan": Capability(run, FP32)}) for run in SCANS]
-    lacking = Subject("WithoutCommit", {"speculate.chain": Capability(WithoutCommit, FP32)})
-    return Adapter("runaways", "1", (*scans, lacking))
+    subjects = (*(single("ssd.scan", run, FP32) for run in SCANS), single("speculate.chain", WithoutCommit, FP32))
+    return Adapter("runaways", "1", subjects)
 
 
 def broken() -> Adapter:

@@ -1,20 +1,18 @@
-"""SSD kernels that compute wrongly, or in another precision than they declare. Each subject is named after its fault."""
+"""SSD kernels that compute wrongly, or in another precision than they declare."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import ssd
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.contract import Adapter
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from ...judge.draw import stored
-
-FP32 = NumericContract()
-Scan = Callable[..., tuple[Array, Array]]
+from ...mistakes.mistake import before
+from ...mistakes.operators import of_rows
+from ..fault import FP32, adapter_of, planted
 
 
 def rounded(y: Array, S: Array) -> tuple[Array, Array]:
@@ -25,11 +23,6 @@ def rounded(y: Array, S: Array) -> tuple[Array, Array]:
 def right(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
     """Correct, for contrast: the oracle, stored in float32."""
     return rounded(*ssd.scan(S, window, params, live))
-
-
-def state_leak(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
-    """1 % of the neighbouring row's state leaks in. Bug class SLOT-SCOPE."""
-    return rounded(*ssd.scan(S + 0.01 * np.roll(S, 1, axis=0 if len(S) > 1 else 1), window, params, live))
 
 
 def bf16_state(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
@@ -58,53 +51,62 @@ def coarse(a: Array) -> Array:
     return np.ldexp(np.round(mantissa * 2**11) / 2**11, exponent)
 
 
-def group_map(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
-    """Head h reads group h mod g instead of h // (h / g). ggml-org/llama.cpp#15625."""
-    heads, groups = window.x.shape[2], window.B.shape[2]
-    order = np.arange(heads) % groups
-    return rounded(*ssd.scan(S, replace(window, B=window.B[:, :, order], C=window.C[:, :, order]), params, live))
+def in_turn(own: Array, x: Array) -> Array:
+    """The groups of all heads, dealt to them in turn."""
+    return own[:, :, np.arange(x.shape[2]) % own.shape[2]]
 
 
-def lost_skip(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
-    """D x is omitted."""
-    return rounded(*ssd.scan(S, window, replace(params, D=None), live))
+def live_only(own: Array, live: Any) -> Array:
+    return own if live is None else np.where(of_rows(live, own), own, 0)
 
 
-def no_op_decays(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
-    """A no-op masks the update but not the decay. huggingface/transformers#48256."""
-    if live is None:
-        return right(S, window, params)
-    dead = ~live[:, :, None, None]
-    y, S_next = ssd.scan(S, replace(window, x=np.where(dead, 0, window.x), dt=np.where(dead[..., 0], 0, window.dt)), params)
-    return rounded(y, S_next)
-
-
-def exp2_constant(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
-    """exp(x) as 2^(1.44 x): log2 e cut to three digits."""
-    return rounded(*ssd.scan(S, window, replace(params, A=params.A * 1.44 * np.log(2)), live))
-
-
-def previous_bias(S: Array, window: Any, params: Any, live: Any = None) -> tuple[Array, Array]:
-    """dt is computed without its bias."""
-    return rounded(*ssd.scan(S, window, replace(params, dt_bias=None), live))
-
-
-WRONG: tuple[Scan, ...] = (
-    state_leak,
-    bf16_state,
-    tf32,
-    group_map,
-    lost_skip,
-    no_op_decays,
-    exp2_constant,
-    previous_bias,
+FAULTS = planted(
+    *(
+        (run, ("ssd.scan_masked", "ssd.scan"), bug_class, FP32)
+        for run, bug_class in (
+            (
+                before(
+                    "state_leak",
+                    "1 % of the neighbouring row's state leaks in. Bug class SLOT-SCOPE.",
+                    S=lambda S: S + 0.01 * np.roll(S, 1, axis=0 if len(S) > 1 else 1),
+                ),
+                "SLOT-SCOPE",
+            ),
+            (bf16_state, "NUMERIC"),
+            (tf32, "NUMERIC"),
+            (
+                before(
+                    "group_map",
+                    "Head h reads group h mod g instead of h // (h / g). ggml-org/llama.cpp#15625.",
+                    B=in_turn,
+                    C=in_turn,
+                ),
+                "GROUP-MAP",
+            ),
+            (before("lost_skip", "D x is omitted.", D=None), "VARIANT"),
+            (
+                before(
+                    "no_op_decays",
+                    "A no-op masks the update but not the decay. huggingface/transformers#48256.",
+                    x=live_only,
+                    dt=live_only,
+                    live=None,
+                ),
+                "PAD-LEAK",
+            ),
+            (
+                before(
+                    "exp2_constant",
+                    "exp(x) as 2^(1.44 x): log2 e cut to three digits.",
+                    A=lambda A: A * 1.44 * np.log(2),
+                ),
+                "NUMERIC",
+            ),
+            (before("previous_bias", "dt is computed without its bias.", dt_bias=None), "VARIANT"),
+        )
+    )
 )
 
 
-def subject(scan: Scan) -> Subject:
-    capabilities = {name: Capability(scan, FP32) for name in ("ssd.scan", "ssd.scan_masked")}
-    return Subject(scan.__name__, capabilities, absent={"": "a fault of the scan"})
-
-
 def adapter() -> Adapter:
-    return Adapter("faulty arithmetic", "1", tuple(map(subject, WRONG)))
+    return adapter_of("arithmetic", FAULTS)

@@ -1,55 +1,37 @@
 """The delta rule with a gate for each key channel (Kimi Delta Attention), where the channels are taken for one another."""
 
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from ssmspec_ref import delta
-from ssmspec_ref.contract import Limits, NumericContract
+from ssmspec_ref.contract import Limits
 from ssmspec_ref.delta import chunked as delta_chunked
 from ssmspec_ref.delta import tree as delta_tree
 from ssmspec_ref.shapes import Array
 
-from ..single import Wrong
+from ...mistakes.mistake import before
+from ..fault import FP32, planted
 from .arithmetic import rounded
 
-FP32 = NumericContract()
 CHANNELS = Limits({"gate": ("channel",)}, reason="a fault of a gate by channel")
 
 
-def spread(window: Any, g: Array) -> Any:
-    """The window with a log decay (b, t, h, 1) for all channels, if it has one for each."""
-    return replace(window, g=np.broadcast_to(g, window.g.shape).copy()) if window.g.ndim == 4 else window
+def first_channel(g: Array) -> Array:
+    """The log decay of the first channel for all channels, if there is one for each."""
+    return np.broadcast_to(g[..., :1], g.shape).copy() if g.ndim == 4 else g
 
 
-def first_channel(window: Any) -> Any:
-    return spread(window, window.g[..., :1])
-
-
-def one_channel_for_all(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The decay of the first key channel is applied to all channels of a head."""
-    return rounded(*delta.scan(S, first_channel(window), params))
-
-
-def one_channel_for_a_tree(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
-    """In a tree the decay of the first key channel is applied to all channels of a head."""
-    made: Array = delta_tree.scan(S, first_channel(window), ancestors, params).astype(np.float32)
-    return made
-
-
-def one_channel_for_a_window(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+def one_channel_for_a_window(g: Array) -> Array:
     """Single tokens decay by channel; several at once decay by the mean of the channels."""
-    several = window.v.shape[1] > 1
-    return rounded(*delta.scan(S, spread(window, window.g.mean(axis=-1, keepdims=True)) if several else window, params))
+    mean = g.mean(axis=-1, keepdims=True)
+    return np.broadcast_to(mean, g.shape).copy() if g.ndim == 4 and g.shape[1] > 1 else g
 
 
-def gate_of_the_key_head(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+def gate_of_the_key_head(g: Array, v: Array, k: Array) -> Array:
     """Value heads that share a key head share the gate of its first one too."""
-    each_head = window.v.shape[2] // window.k.shape[2]
-    g = np.repeat(window.g[:, :, ::each_head], each_head, axis=2)
-    return rounded(*delta.scan(S, replace(window, g=g) if g.ndim == 4 else window, params))
+    each_head = v.shape[2] // k.shape[2]
+    return np.repeat(g[:, :, ::each_head], each_head, axis=2) if g.ndim == 4 else g
 
 
 def divided_decays(log_decay: Array) -> Array:
@@ -66,10 +48,30 @@ def undoes_the_decay(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
         return rounded(*delta_chunked.scan(S, window, params))
 
 
-FAULTS: tuple[Wrong, ...] = (
-    (one_channel_for_all, "delta.scan", "VARIANT", FP32, CHANNELS),
-    (one_channel_for_a_tree, "delta.verify_tree", "VARIANT", FP32, CHANNELS),
-    (one_channel_for_a_window, "delta.scan", "VARIANT", FP32, CHANNELS),
-    (gate_of_the_key_head, "delta.scan", "GROUP-MAP", FP32, CHANNELS),
+FAULTS = planted(
+    (
+        before(
+            "one_channel_for_all",
+            "The decay of the first key channel is applied to all channels of a head.",
+            g=first_channel,
+        ),
+        "delta.scan",
+        "VARIANT",
+        FP32,
+        CHANNELS,
+    ),
+    (
+        before(
+            "one_channel_for_a_tree",
+            "In a tree the decay of the first key channel is applied to all channels of a head.",
+            g=first_channel,
+        ).over(delta_tree.scan),
+        "delta.verify_tree",
+        "VARIANT",
+        FP32,
+        CHANNELS,
+    ),
+    (before(g=one_channel_for_a_window), "delta.scan", "VARIANT", FP32, CHANNELS),
+    (before(g=gate_of_the_key_head), "delta.scan", "GROUP-MAP", FP32, CHANNELS),
     (undoes_the_decay, "delta.scan", "NUMERIC", FP32, CHANNELS),
 )

@@ -2,26 +2,24 @@
 for what comes later, and sequences that begin or end where a chunk does, or that are empty."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from ssmspec_ref import delta
 from ssmspec_ref.accept import UniformDice
-from ssmspec_ref.contract import FLOAT64, Adapter, NumericContract
+from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.delta import chunked as delta_chunked
-from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask
+from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ...adapters.reference_parts import acceptance, processors
 from ...adapters.reference_parts.acceptance import Runs
-from ..single import Wrong, adapter_of
+from ...mistakes.mistake import after, before, instead
+from ...mistakes.operators import of_rows, zero
+from ..fault import FP32, planted
 from .arithmetic import rounded
-from .packed import right as right_packed
 
-FP32 = NumericContract()
 CHUNK = 64
 BY_CHUNKS = NumericContract(order="chunked", chunk=CHUNK)
 
@@ -39,7 +37,7 @@ def shares(score: Array, least: float | None) -> Array:
 
 
 def _attend(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any, least: float | None
+    least: float | None, K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
 ) -> Array:
     h, e = q.shape[2:]
     keys, values = (np.repeat(np.concatenate(pair, axis=1), h // k.shape[2], axis=2) for pair in ((K, k), (V, v)))
@@ -52,21 +50,7 @@ def _attend(
     return np.where(live[..., None, None], y, 0.0).astype(np.float32)
 
 
-def scores_as_they_are(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """The softmax of attention does not subtract the maximum of its scores."""
-    return _attend(K, V, length, q, k, v, ancestors, scale, None)
-
-
-def maximum_from_zero(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """The running maximum of the scores starts at 0."""
-    return _attend(K, V, length, q, k, v, ancestors, scale, 0.0)
-
-
-def _process(least: float | None, given: tuple[Any, ...]) -> Array:
+def _process(least: float | None, *given: Any) -> Array:
     right_law = processors.law
 
     def law(logits: Array, temperature: float) -> Array:
@@ -76,20 +60,10 @@ def _process(least: float | None, given: tuple[Any, ...]) -> Array:
         return processors.process(*given).astype(np.float32)
 
 
-def logits_as_they_are(*given: Any) -> Array:
-    """The softmax of logits does not subtract their maximum."""
-    return _process(None, given)
-
-
-def maximum_of_logits_from_zero(*given: Any) -> Array:
-    """The running maximum of the logits starts at 0."""
-    return _process(0.0, given)
-
-
 # --- noise ---
 
 
-def _decided(dice: type[UniformDice], given: tuple[Any, ...]) -> Runs:
+def _decided(dice: type[UniformDice], *given: Any) -> Runs:
     with patch.object(acceptance, "UniformDice", dice):
         return acceptance.accept_sampled(*given)
 
@@ -116,34 +90,17 @@ class LastOfAll(UniformDice):
         return min(int(np.searchsorted(total, float(self.picks[node]), side="right")), len(weights) - 1)
 
 
-def zero_coin_stands(*given: Any) -> Runs:
-    """A coin of 0 accepts a draft of probability 0: coin <= p. sgl-project/sglang#35798."""
-    return _decided(Inclusive, given)
-
-
-def zero_picks_the_first(*given: Any) -> Runs:
-    """Noise of 0 picks token 0, though it has no weight: <= instead of <."""
-    return _decided(FromTheLeft, given)
-
-
-def rounding_picks_the_last(*given: Any) -> Runs:
-    """Noise just below 1 picks the last token, though it has no weight. sgl-project/sglang#22643."""
-    return _decided(LastOfAll, given)
-
-
 # --- zeros ---
 
 
-def no_decay_is_padding(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+def no_decay_is_padding(beta: Array, g: Array) -> Array:
     """A token with log decay 0 is treated as padding and not written."""
-    whole = window.g == 0 if window.g.ndim == 3 else (window.g == 0).all(axis=-1)
-    return rounded(*delta.scan(S, replace(window, beta=np.where(whole, 0.0, window.beta)), params))
+    return np.where(g == 0 if g.ndim == 3 else (g == 0).all(axis=-1), 0.0, beta)
 
 
-def no_write_is_padding(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+def no_write_is_padding(g: Array, beta: Array) -> Array:
     """A token with beta 0 is treated as padding and does not decay the state."""
-    zero = window.beta == 0 if window.g.ndim == 3 else (window.beta == 0)[..., None]
-    return rounded(*delta.scan(S, replace(window, g=np.where(zero, 0.0, window.g)), params))
+    return np.where(of_rows(beta == 0, g), 0.0, g)
 
 
 # --- exponents that a guard keeps from exp ---
@@ -169,100 +126,122 @@ def by_doubling(a: Array) -> Array:
     return sums.astype(np.float64)
 
 
-def _chunked(S: Array, window: Any, params: Any, hidden: Callable[[Array], Array]) -> tuple[Array, Array]:
+def _chunked(hidden: Callable[[Array], Array], S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     with patch.object(delta_chunked, "decays", partial(_left, hidden=hidden)):
         return rounded(*delta_chunked.scan(S, window, params, chunk=CHUNK))
 
 
-def unguarded(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Correct."""
-    return _chunked(S, window, params, lambda between: np.zeros(between.shape, dtype=bool))
-
-
-def guard_hides_zero(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Exponents of 0 or more are masked like those of later tokens: if nothing decays between two tokens, the later one does
-    not read the earlier. fla-org/flash-linear-attention#104."""
-    return _chunked(S, window, params, lambda between: between >= 0)
-
-
-def guard_hides_rounding(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Exponents above 0 are masked, though rounding of running sums produces them where nothing decays."""
-    return _chunked(S, window, params, lambda between: between > 0)
+unguarded = instead("unguarded", "Correct.", partial(_chunked, lambda between: np.zeros(between.shape, dtype=bool)))
 
 
 # --- sequences in a packed run ---
 
 
-def _where(mask: Mask, one: Array, other: Array) -> Array:
-    return np.where(mask.reshape(-1, *[1] * (one.ndim - 1)), one, other)
-
-
-def begins_with_a_chunk(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+def begins_with_a_chunk(fresh: Array, bounds: Array) -> Array:
     """A sequence that starts at a boundary of 64-token chunks is treated as new."""
-    starts, tokens = bounds[:-1], np.diff(bounds)
-    new = (starts > 0) & (starts % CHUNK == 0) & (tokens > 0)
-    return right_packed("ssd", S, run, bounds, fresh | new, params)
+    starts = bounds[:-1]
+    return fresh | ((starts > 0) & (starts % CHUNK == 0) & (np.diff(bounds) > 0))
 
 
-def ends_with_a_chunk(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+def ends_with_a_chunk(S: Array, S_next: Array, bounds: Array) -> Array:
     """The state of a sequence is not stored if it ends at a boundary of 64-token chunks of the run, after another
     sequence."""
-    y, S_next = right_packed("ssd", S, run, bounds, fresh, params)
-    return y, _where((bounds[1:] % CHUNK == 0) & (bounds[:-1] > 0) & (np.diff(bounds) > 0), S, S_next)
+    full = (bounds[1:] % CHUNK == 0) & (bounds[:-1] > 0) & (np.diff(bounds) > 0)
+    return np.where(of_rows(full, S), S, S_next)
 
 
-def empty_at_the_end(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-    """The last sequence, if empty, is located past the end of the run and cleared."""
-    y, S_next = right_packed("ssd", S, run, bounds, fresh, params)
-    return y, _where(bounds[:-1] == bounds[-1], np.zeros_like(S), S_next)
-
-
-def empty_at_the_beginning(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+def empty_at_the_beginning(S_next: Array, bounds: Array) -> Array:
     """The first sequence, if empty, gets the state of the sequence that starts at the same token."""
-    y, S_next = right_packed("ssd", S, run, bounds, fresh, params)
     first = int(np.argmax(np.diff(bounds) > 0))
-    return y, np.concatenate([S_next[first : first + 1], S_next[1:]])
+    return np.concatenate([S_next[first : first + 1], S_next[1:]])
 
 
-def empty_in_pairs(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
+def empty_in_pairs(S_next: Array, bounds: Array) -> Array:
     """Of two empty sequences the second gets the state before the first: one boundary is dropped as a duplicate."""
-    y, S_next = right_packed("ssd", S, run, bounds, fresh, params)
     empty = np.diff(bounds) == 0
-    return y, _where(empty & np.roll(empty, 1) & (np.arange(len(S)) > 0), np.roll(S_next, 1, axis=0), S_next)
+    second = empty & np.roll(empty, 1) & (np.arange(len(S_next)) > 0)
+    return np.where(of_rows(second, S_next), np.roll(S_next, 1, axis=0), S_next)
 
 
-def fresh_has_a_neighbour(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-    """A new sequence has no row yet and starts from the previous row's state. ml-explore/mlx-lm#1169."""
-    return right_packed("ssd", _where(fresh, np.roll(S, 1, axis=0), S), run, bounds, np.zeros_like(fresh), params)
-
-
-def first_is_never_fresh(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
-    """The first sequence starts from its slot's previous state."""
-    return right_packed("ssd", S, run, bounds, fresh & (np.arange(len(fresh)) > 0), params)
-
-
-FAULTS: tuple[Wrong, ...] = (
-    (scores_as_they_are, "attention.verify_tree", "NUMERIC", FP32),
-    (maximum_from_zero, "attention.verify_tree", "NUMERIC", FP32),
-    (logits_as_they_are, "acceptance.process", "NUMERIC", FP32),
-    (maximum_of_logits_from_zero, "acceptance.process", "NUMERIC", FP32),
-    (zero_coin_stands, "acceptance.sampled", "RNG", FLOAT64),
-    (zero_picks_the_first, "acceptance.sampled", "RNG", FLOAT64),
-    (rounding_picks_the_last, "acceptance.sampled", "RNG", FLOAT64),
-    (no_decay_is_padding, "delta.scan", "NUMERIC", FP32),
-    (no_write_is_padding, "delta.scan", "NUMERIC", FP32),
-    (guard_hides_zero, "delta.scan", "NUMERIC", BY_CHUNKS),
-    (guard_hides_rounding, "delta.scan", "NUMERIC", BY_CHUNKS),
-    (begins_with_a_chunk, "ssd.scan_packed", "CHUNK", FLOAT64),
-    (ends_with_a_chunk, "ssd.scan_packed", "CHUNK", FLOAT64),
-    (empty_at_the_end, "ssd.scan_packed", "CHUNK", FLOAT64),
-    (empty_at_the_beginning, "ssd.scan_packed", "SLOT-SCOPE", FLOAT64),
-    (empty_in_pairs, "ssd.scan_packed", "SLOT-SCOPE", FLOAT64),
-    (fresh_has_a_neighbour, "ssd.scan_packed", "SLOT-SCOPE", FLOAT64),
-    (first_is_never_fresh, "ssd.scan_packed", "SLOT-REUSE", FLOAT64),
+FAULTS = planted(
+    *(
+        (instead(name, says, partial(_attend, least)), "attention.verify_tree", "NUMERIC", FP32)
+        for name, says, least in (
+            ("scores_as_they_are", "The softmax of attention does not subtract the maximum of its scores.", None),
+            ("maximum_from_zero", "The running maximum of the scores starts at 0.", 0.0),
+        )
+    ),
+    *(
+        (instead(name, says, partial(_process, least)), "acceptance.process", "NUMERIC", FP32)
+        for name, says, least in (
+            ("logits_as_they_are", "The softmax of logits does not subtract their maximum.", None),
+            ("maximum_of_logits_from_zero", "The running maximum of the logits starts at 0.", 0.0),
+        )
+    ),
+    *(
+        (instead(name, says, partial(_decided, dice)), "acceptance.sampled", "RNG")
+        for name, says, dice in (
+            (
+                "zero_coin_stands",
+                "A coin of 0 accepts a draft of probability 0: coin <= p. sgl-project/sglang#35798.",
+                Inclusive,
+            ),
+            ("zero_picks_the_first", "Noise of 0 picks token 0, though it has no weight: <= instead of <.", FromTheLeft),
+            (
+                "rounding_picks_the_last",
+                "Noise just below 1 picks the last token, though it has no weight. sgl-project/sglang#22643.",
+                LastOfAll,
+            ),
+        )
+    ),
+    (before(beta=no_decay_is_padding), "delta.scan", "NUMERIC", FP32),
+    (before(g=no_write_is_padding), "delta.scan", "NUMERIC", FP32),
+    *(
+        (instead(name, says, partial(_chunked, hidden)), "delta.scan", "NUMERIC", BY_CHUNKS)
+        for name, says, hidden in (
+            (
+                "guard_hides_zero",
+                "Exponents of 0 or more are masked like those of later tokens: if nothing decays between two tokens, the "
+                "later one does not read the earlier. fla-org/flash-linear-attention#104.",
+                lambda between: between >= 0,
+            ),
+            (
+                "guard_hides_rounding",
+                "Exponents above 0 are masked, though rounding of running sums produces them where nothing decays.",
+                lambda between: between > 0,
+            ),
+        )
+    ),
+    (before(fresh=begins_with_a_chunk), "ssd.scan_packed", "CHUNK"),
+    (after(S_next=ends_with_a_chunk), "ssd.scan_packed", "CHUNK"),
+    (
+        after(
+            "empty_at_the_end",
+            "The last sequence, if empty, is located past the end of the run and cleared.",
+            S_next=lambda S_next, bounds: np.where(of_rows(bounds[:-1] == bounds[-1], S_next), 0.0, S_next),
+        ),
+        "ssd.scan_packed",
+        "CHUNK",
+    ),
+    (after(S_next=empty_at_the_beginning), "ssd.scan_packed", "SLOT-SCOPE"),
+    (after(S_next=empty_in_pairs), "ssd.scan_packed", "SLOT-SCOPE"),
+    (
+        before(
+            "fresh_has_a_neighbour",
+            "A new sequence has no row yet and starts from the previous row's state. ml-explore/mlx-lm#1169.",
+            S=lambda S, fresh: np.where(of_rows(fresh, S), np.roll(S, 1, axis=0), S),
+            fresh=zero,
+        ),
+        "ssd.scan_packed",
+        "SLOT-SCOPE",
+    ),
+    (
+        before(
+            "first_is_never_fresh",
+            "The first sequence starts from its slot's previous state.",
+            fresh=lambda fresh: fresh & (np.arange(len(fresh)) > 0),
+        ),
+        "ssd.scan_packed",
+        "SLOT-REUSE",
+    ),
 )
-"""Each with its operation, its bug class, and what it declares."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("extremes", FAULTS)

@@ -2,30 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import delta, packed, ssd
-from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.functions import softplus
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
-from ...judge.draw import stored
-from ..single import single
+from ...mistakes.mistake import after, before
+from ...mistakes.operators import at_most, rounded_to
+from ..fault import FP32, planted
+from ..right import packed_scan
 from .arithmetic import right, rounded
-from .packed import right as right_packed
-from .size_limits import steps
+from .size_limits import formed, steps
 
-FP32 = NumericContract()
 CHUNK, LONG = 4, 64
-
-
-def ceiling_over_steps(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """dt is clipped to at most 0.1, though the reference has a lower limit only. ml-explore/mlx-lm#988."""
-    return right(S, *steps(window, params, lambda dt: np.minimum(dt, 0.1)))
 
 
 def bias_behind_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -48,27 +41,9 @@ def overflowing_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Arr
     return right(S, replace(window, dt=steps_formed), replace(params, dt_bias=None, dt_softplus=False))
 
 
-def inexact_softplus(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """softplus as log(1 + exp x) in single precision, in which small steps are lost beside 1. tenstorrent/tt-metal#9910."""
-    if not params.dt_softplus:
-        return right(S, window, params)
-    return right(S, *steps(window, params, lambda dt: np.where(dt < 1, log_of_one_more(np.minimum(dt, 1)), dt)))
-
-
 def log_of_one_more(dt: Array) -> Array:
     """log(1 + exp x) in single precision, for the x whose softplus is dt."""
     return np.asarray(np.log(1 + np.expm1(dt).astype(np.float32)), dtype=np.float64)
-
-
-def narrow_rate(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The decay rate is computed from its logarithm in bf16. state-spaces/mamba#923."""
-    return right(S, window, replace(params, A=stored(params.A, "bf16")))
-
-
-def skip_of_a_head(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """D per channel is read as D per head: its first entry is used for all channels. state-spaces/mamba#887."""
-    whole = params.D is None or params.D.ndim == 1
-    return right(S, window, params if whole else replace(params, D=params.D[:, 0]))
 
 
 def decays_from_the_tile(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -96,11 +71,6 @@ def over_the_wrong_axis(states: list[Array], left: list[Array]) -> list[Array]:
     """The state that was given and what each chunk wrote, each times the sum of what is left of it before all chunks behind
     and at the end. `left` is what a chunk leaves. Right is, before each chunk, the sum of what is left of all ahead of it."""
     return [state * (1 + np.cumprod(left[q:], axis=0).sum(axis=0)) for q, state in enumerate(states)]
-
-
-def ignores_the_state(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """More than one token starts from zeros. huggingface/transformers#46741."""
-    return right(np.zeros_like(S) if window.x.shape[1] > 1 else S, window, params)
 
 
 def error_before_decay(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -139,18 +109,6 @@ def mask_without_decay(S: Array, window: Any, params: Any) -> tuple[Array, Array
     return rounded(np.stack(outputs, axis=1), S)
 
 
-def transposed_delta(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The final state is stored value-major; the output is right. gittensor-ai-lab/sparkinfer#615."""
-    o, S_next = delta.scan(S, window, params)
-    return rounded(o, S_next.swapaxes(2, 3).reshape(S_next.shape))
-
-
-def beta_twice(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """beta weighs the key as well as the correction."""
-    o, S_next = delta.scan(S, replace(window, beta=window.beta**2), params)
-    return rounded(o, S_next)
-
-
 def from_the_chunk(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
     """A carried state decays from the start of the chunk, not of its sequence. vllm-project/vllm#23279."""
     formed, formed_params = steps(run, params, lambda dt: dt)
@@ -158,7 +116,7 @@ def from_the_chunk(S: Array, run: Any, bounds: Array, fresh: Array, params: Any)
     for b, start in enumerate(bounds[:-1]):
         before = formed.dt[0, start - start % CHUNK : start]
         begin[b] *= np.exp(before.sum(axis=0) * params.A)[:, None, None]
-    return rounded(*right_packed("ssd", begin, formed, bounds, fresh, formed_params))
+    return rounded(*packed_scan("ssd", begin, formed, bounds, fresh, formed_params))
 
 
 def grid_of_each(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, Array]:
@@ -174,32 +132,77 @@ def grid_of_each(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -
     return rounded(y, S_next)
 
 
-FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
-    "ssd.scan": (
-        (ceiling_over_steps, "NUMERIC"),
-        (bias_behind_softplus, "VARIANT"),
-        (overflowing_softplus, "NUMERIC"),
-        (inexact_softplus, "NUMERIC"),
-        (narrow_rate, "NUMERIC"),
-        (skip_of_a_head, "VARIANT"),
-        (decays_from_the_tile, "CHUNK"),
-        (sums_over_targets, "CHUNK"),
-        (ignores_the_state, "INIT-DROP"),
+FAULTS = planted(
+    *(
+        (run, "ssd.scan", bug_class, FP32)
+        for run, bug_class in (
+            (
+                formed(
+                    "ceiling_over_steps",
+                    "dt is clipped to at most 0.1, though the reference has a lower limit only. ml-explore/mlx-lm#988.",
+                    at_most(0.1),
+                ),
+                "NUMERIC",
+            ),
+            (bias_behind_softplus, "VARIANT"),
+            (overflowing_softplus, "NUMERIC"),
+            (
+                formed(
+                    "inexact_softplus",
+                    "softplus as log(1 + exp x) in single precision, in which small steps are lost beside 1. "
+                    "tenstorrent/tt-metal#9910.",
+                    lambda dt: np.where(dt < 1, log_of_one_more(np.minimum(dt, 1)), dt),
+                    of_softplus=True,
+                ),
+                "NUMERIC",
+            ),
+            (
+                before(
+                    "narrow_rate",
+                    "The decay rate is computed from its logarithm in bf16. state-spaces/mamba#923.",
+                    A=rounded_to("bf16"),
+                ),
+                "NUMERIC",
+            ),
+            (
+                before(
+                    "skip_of_a_head",
+                    "D per channel is read as D per head: its first entry is used for all channels. state-spaces/mamba#887.",
+                    D=lambda D: D if D.ndim == 1 else D[:, 0],
+                ),
+                "VARIANT",
+            ),
+            (decays_from_the_tile, "CHUNK"),
+            (sums_over_targets, "CHUNK"),
+            (
+                before(
+                    "ignores_the_state",
+                    "More than one token starts from zeros. huggingface/transformers#46741.",
+                    S=lambda S, x: np.zeros_like(S) if x.shape[1] > 1 else S,
+                ),
+                "INIT-DROP",
+            ),
+        )
     ),
-    "delta.scan": (
-        (error_before_decay, "RULE"),
-        (decay_after_the_write, "RULE"),
-        (mask_without_decay, "RULE"),
-        (transposed_delta, "TRANSPOSE"),
-        (beta_twice, "RULE"),
+    (error_before_decay, "delta.scan", "RULE", FP32),
+    (decay_after_the_write, "delta.scan", "RULE", FP32),
+    (mask_without_decay, "delta.scan", "RULE", FP32),
+    (
+        after(
+            "transposed_delta",
+            "The final state is stored value-major; the output is right. gittensor-ai-lab/sparkinfer#615.",
+            S_next=lambda S_next: S_next.swapaxes(2, 3).reshape(S_next.shape),
+        ),
+        "delta.scan",
+        "TRANSPOSE",
+        FP32,
     ),
-    "ssd.scan_packed": ((from_the_chunk, "CHUNK"), (grid_of_each, "CHUNK")),
-}
-"""The operation of each, and its bug class."""
-
-
-subject = partial(single, contract=FP32)
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty rules", "1", tuple(subject(o, run) for o, runs in FAULTS.items() for run, _ in runs))
+    (
+        before("beta_twice", "beta weighs the key as well as the correction.", beta=lambda beta: beta**2),
+        "delta.scan",
+        "RULE",
+        FP32,
+    ),
+    (from_the_chunk, "ssd.scan_packed", "CHUNK", FP32),
+    (grid_of_each, "ssd.scan_packed", "CHUNK", FP32),
+)

@@ -3,40 +3,20 @@
 import ctypes
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, ssd, tree
-from ssmspec_ref.contract import Adapter, NumericContract
+from ssmspec_ref import delta, tree
 from ssmspec_ref.functions import softplus
 from ssmspec_ref.records import each, prefix
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.tree import paths as tree_paths
 
-from ..single import single
+from ...mistakes.mistake import Mistake, after, before
+from ...mistakes.operators import at_least, drop
+from ..fault import FP32, planted
+from ..right import conv_along_ancestors
 from .arithmetic import right, rounded
-
-FP32 = NumericContract()
-
-
-def transposed_square(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The final state is stored transposed; for a square state the shape does not reveal it."""
-    y, S_next = right(S, window, params)
-    return y, S_next.swapaxes(2, 3) if S.shape[2] == S.shape[3] else S_next
-
-
-def one_tile_of_states(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The output sums the first 64 states; a loop over tiles is missing."""
-    return right(S, replace(window, C=window.C * (np.arange(S.shape[3]) < 64)), params)[0], right(S, window, params)[1]
-
-
-def eight_rows(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Rows past the eighth are not written."""
-    y, S_next = right(S, window, params)
-    y[8:] = 0
-    return y, S_next
 
 
 def forgets_at_256(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
@@ -55,20 +35,20 @@ def steps(window: Any, params: Any, change: Callable[[Array], Array]) -> tuple[A
     return replace(window, dt=np.clip(dt, *params.dt_limit)), replace(params, dt_bias=None, dt_softplus=False)
 
 
-def early_threshold(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """softplus(x) is taken as x from x = 8 on, although 20 is declared."""
-    return right(S, *steps(window, params, lambda dt: np.where(dt > 8, dt + np.log1p(-np.exp(-dt)), dt)))
+def formed(name: str, says: str, change: Callable[[Array], Array], of_softplus: bool = False) -> Mistake:
+    """A mistake in the steps, which are formed beforehand; `of_softplus`: only where there is one."""
+
+    def dt(dt: Array, dt_bias: Array | None, dt_softplus: bool, dt_limit: tuple[float, float]) -> Array:
+        raw = dt if dt_bias is None else dt + dt_bias
+        made = softplus(raw) if dt_softplus else raw
+        return np.clip(change(made) if dt_softplus or not of_softplus else made, *dt_limit)
+
+    return before(name, says, dt=dt, dt_bias=None, dt_softplus=False)
 
 
-def floor_under_steps(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """dt is clipped to at least 1e-4. huggingface/transformers#48989."""
-    return right(S, *steps(window, params, lambda dt: np.maximum(dt, 1e-4)))
-
-
-def assumes_compact(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
+def assumes_compact(x: Array) -> Array:
     """x is read as if it were contiguous. Bug class INDEX."""
-    x = np.frombuffer(ctypes.string_at(window.x.ctypes.data, window.x.nbytes)).reshape(window.x.shape)
-    return right(S, replace(window, x=np.nan_to_num(x)), params)
+    return np.nan_to_num(np.frombuffer(ctypes.string_at(x.ctypes.data, x.nbytes)).reshape(x.shape))
 
 
 class KeepsByAddress:
@@ -85,11 +65,6 @@ class KeepsByAddress:
         return right(S, replace(window, x=self.kept[1]), params)
 
 
-def other_eps(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The l2 norm of keys and queries adds 1e-12 instead of the given eps."""
-    return rounded(*delta.scan(S, window, replace(params, eps=1e-12)))
-
-
 def one_tile_of_keys(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     """The output reads the first 64 key channels."""
     o, S_next = delta.scan(S, window, params)
@@ -100,41 +75,67 @@ def one_tile_of_keys(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     return rounded(o, S_next)
 
 
-def near_ancestors(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
+def near_ancestors(ancestors: Array) -> Array:
     """A node reads itself and its 15 nearest ancestors: the walk is truncated."""
-    deep = np.cumsum(ancestors[:, :, ::-1], axis=2)[:, :, ::-1] <= 16
-    y = tree_paths.scan(lambda state, path: ssd.scan(state, path, params), S, window, ancestors & deep)
-    return y.astype(np.float32)
+    return ancestors & (np.cumsum(ancestors[:, :, ::-1], axis=2)[:, :, ::-1] <= 16)
 
 
 def bits_of_a_word(M: Array, u: Array, parents: Array, params: Any) -> Array:
     """Nodes from the 64th on lose their earlier ancestors: the mask is one 64-bit word."""
     node = np.arange(parents.shape[1])
     seen = tree.ancestors(parents) & ~((node[:, None] >= 64) & (node < 64))
-    return tree_paths.scan(lambda state, path: conv.scan(state, path, params), M, u, seen).astype(np.float32)
+    return conv_along_ancestors(M, u, seen, params).astype(np.float32)
 
 
-FAULTS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "ssd.scan": (
-        transposed_square,
-        one_tile_of_states,
-        eight_rows,
-        forgets_at_256,
-        early_threshold,
-        floor_under_steps,
-        assumes_compact,
-        KeepsByAddress(),
+FAULTS = planted(
+    *(
+        (run, "ssd.scan", bug_class, FP32)
+        for run, bug_class in (
+            (
+                after(
+                    "transposed_square",
+                    "The final state is stored transposed; for a square state the shape does not reveal it.",
+                    S_next=lambda S_next: S_next.swapaxes(2, 3) if S_next.shape[2] == S_next.shape[3] else S_next,
+                ),
+                "TRANSPOSE",
+            ),
+            (
+                before(
+                    "one_tile_of_states",
+                    "The output sums the first 64 states; a loop over tiles is missing.",
+                    C=drop(-1, 64),
+                ).of("y"),
+                "INDEX",
+            ),
+            (after("eight_rows", "Rows past the eighth are not written.", y=drop(0, 8)), "INDEX"),
+            (forgets_at_256, "CHUNK"),
+            (
+                formed(
+                    "early_threshold",
+                    "softplus(x) is taken as x from x = 8 on, although 20 is declared.",
+                    lambda dt: np.where(dt > 8, dt + np.log1p(-np.exp(-dt)), dt),
+                ),
+                "NUMERIC",
+            ),
+            (
+                formed(
+                    "floor_under_steps",
+                    "dt is clipped to at least 1e-4. huggingface/transformers#48989.",
+                    at_least(1e-4),
+                ),
+                "NUMERIC",
+            ),
+            (before(x=assumes_compact), "INDEX"),
+            (KeepsByAddress(), "CHEAT"),
+        )
     ),
-    "delta.scan": (other_eps, one_tile_of_keys),
-    "ssd.verify_tree": (near_ancestors,),
-    "conv.verify_tree": (bits_of_a_word,),
-}
-"""The operation of each."""
-WRONG = tuple((operation, run) for operation, runs in FAULTS.items() for run in runs)
-
-
-subject = partial(single, contract=FP32)
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty reach", "1", tuple(subject(*wrong) for wrong in WRONG))
+    (
+        before("other_eps", "The l2 norm of keys and queries adds 1e-12 instead of the given eps.", eps=1e-12),
+        "delta.scan",
+        "NUMERIC",
+        FP32,
+    ),
+    (one_tile_of_keys, "delta.scan", "INDEX", FP32),
+    (before(ancestors=near_ancestors), "ssd.verify_tree", "TREE-MASK", FP32),
+    (bits_of_a_word, "conv.verify_tree", "TREE-MASK", FP32),
+)

@@ -1,103 +1,33 @@
 """Wrong past a size that real models have: channels, states, heads, rows, tokens, slots, children, counts, token numbers."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref import conv, delta, selective, ssd
-from ssmspec_ref.contract import FLOAT64, Adapter, NumericContract
-from ssmspec_ref.shapes import Ancestors, Array, Lengths, Parents, Path
-from ssmspec_ref.tree import paths as tree_paths
+from ssmspec_ref.shapes import Ancestors, Array, Parents
 
-from ...adapters.reference_parts import attention, processors
-from ...adapters.reference_parts.acceptance import Runs, accept_greedy, accept_sampled
-from ..single import Wrong, adapter_of
-from .arithmetic import right, rounded
+from ...adapters.reference_parts.acceptance import Runs, accept_sampled
+from ...mistakes.mistake import after, before, instead
+from ...mistakes.operators import Operator, at_most, cut, drop, of_rows, places
+from ..fault import FP32, planted
 
-FP32 = NumericContract()
 NEVER, PADDING = -7, -2
 
 
-def two_hundred_channels(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
-    """Channels from the 256th on are not written: the grid has one block of them."""
-    y, M_next = conv.scan(M, u, params)
-    return rounded(np.where(np.arange(y.shape[2]) < 256, y, 0.0), M_next)
-
-
-def half_the_states(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """States from the 128th on are not stored."""
-    y, S_next = right(S, window, params)
-    S_next[..., 128:] = 0
-    return y, S_next
-
-
-def thirty_two_heads(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Heads from the 32nd on are not written."""
-    y, S_next = right(S, window, params)
-    y[:, :, 32:] = 0
-    return y, S_next
-
-
-def thirty_two_rows(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Rows from the 32nd on are not written."""
-    y, S_next = right(S, window, params)
-    y[32:] = 0
-    return y, S_next
-
-
-def two_chunks(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """The third chunk of 256 tokens is not written. Bug class CHUNK."""
-    y, S_next = right(S, window, params)
-    y[:, 512:] = 0
-    return y, S_next
-
-
-def channels_of_one_block(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Channels from the 256th on are not written."""
-    y, S_next = selective.scan(S, window, params)
-    return rounded(np.where(np.arange(y.shape[2]) < 256, y, 0.0), S_next)
-
-
-def one_tile_of_values(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
-    """Value channels from the 128th on are not written."""
-    o, S_next = delta.scan(S, window, params)
-    return rounded(np.where(np.arange(o.shape[3]) < 128, o, 0.0), S_next)
-
-
-def trees_of_the_first_row(S: Array, window: Any, ancestors: Ancestors, params: Any) -> Array:
+def trees_of_the_first_row(ancestors: Ancestors) -> Ancestors:
     """With more than four rows, every row uses the tree of the first."""
     same = ancestors & ancestors[:1] | (np.eye(ancestors.shape[1], dtype=bool) & ancestors)
-    seen = same if len(ancestors) > 4 else ancestors
-    return tree_paths.scan(lambda state, path: ssd.scan(state, path, params), S, window, seen).astype(np.float32)
+    return same if len(ancestors) > 4 else ancestors
 
 
-def sixty_four_channels(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """Channels of a head from the 64th on are not written."""
-    y = attention.verify_tree(K, V, length, q, k, v, ancestors, scale)
-    return np.where(np.arange(y.shape[3]) < 64, y, 0.0)
-
-
-def one_split_of_slots(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """In a long cache the slots after the first 256 are omitted: the second split is not added."""
-    return attention.verify_tree(K, V, np.minimum(length, 256), q, k, v, ancestors, scale)
-
-
-def moves_near_slots(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Array]:
-    """Slots from the 128th on are not moved."""
-    near = (np.arange(K.shape[1]) < 128)[:, None, None]
-    moved = attention.compact(K, V, length, path)
-    return tuple(np.where(near, new, old) for new, old in zip(moved, (K, V), strict=True))  # type: ignore[return-value]
-
-
-def moves_near_channels(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Array]:
-    """Channels from the 128th on are not moved."""
-    near = np.arange(K.shape[3]) < 128
-    moved = attention.compact(K, V, length, path)
-    return tuple(np.where(near, new, old) for new, old in zip(moved, (K, V), strict=True))  # type: ignore[return-value]
+def moved(axis: int, most: int) -> dict[str, Operator]:
+    """Keys and values that are moved up to an index of an axis only."""
+    return {
+        "K_next": lambda own, K: np.where(places(own, axis) < most, own, K),
+        "V_next": lambda own, V: np.where(places(own, axis) < most, own, V),
+    }
 
 
 def first_children(parents: Parents, most: int) -> Array:
@@ -109,138 +39,173 @@ def first_children(parents: Parents, most: int) -> Array:
     return kept
 
 
-def sixteen_children(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
-    """Only the first sixteen children of a node are tried."""
-    return accept_greedy(np.where(first_children(parents, 16), tokens, NEVER), parents, choice, budget, eos)
-
-
-def two_ends(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
-    """Only the first two end-of-sequence tokens are tested."""
-    return accept_greedy(tokens, parents, choice, budget, eos[:2])
-
-
-def small_budgets(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
-    """A budget of three tokens or more is treated as unlimited."""
-    return accept_greedy(tokens, parents, choice, np.where(budget > 2, tokens.shape[1] + 1, budget), eos)
-
-
-def sixty_four_bits(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
-    """Nodes from the 64th on are never accepted: the set of nodes is one word."""
-    return accept_greedy(np.where(np.arange(tokens.shape[1]) < 64, tokens, NEVER), parents, choice, budget, eos)
-
-
-def narrow_numbers(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+def narrow_numbers(tokens: Array, parents: Array, choice: Array) -> Array:
     """Token ids are compared as 16-bit integers."""
     said, taken = choice.copy(), choice % 2**16
     for b, row in enumerate(parents):
         for node in range(len(row) - 1, 0, -1):
             if row[node] >= 0 and tokens[b, node] % 2**16 == taken[b, row[node]]:
                 said[b, row[node]] = tokens[b, node]
-    return accept_greedy(tokens, parents, said, budget, eos)
+    return said
 
 
-def rows_of_a_block(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
-    """Rows from the 64th on accept nothing."""
-    emitted, path, advanced, ended = accept_greedy(tokens, parents, choice, budget, eos)
-    return emitted, path, np.where(np.arange(len(advanced)) < 64, advanced, 0), ended
+def capped(accept: Callable[..., Runs], *given: Any) -> Runs:
+    """Accepted with the budget tested before the end of sequence, which is the last argument or that before the law."""
+    at = next(n for n, one in enumerate(given) if isinstance(one, tuple))
+    stopped, free = (accept(*given[:at], ends, *given[at + 1 :]) for ends in (given[at], ()))
+    over = free[3] & (free[2] >= given[at - 1])
+    return tuple(np.where(of_rows(over, a), b, a) for a, b in zip(stopped, free, strict=True))  # type: ignore[return-value]
 
 
-def one_block_of_tokens(tokens: Array, parents: Array, p: Array, *rest: Any) -> Runs:
+CAPPED = "The budget is tested before the end of sequence: tokens between the two are emitted. sgl-project/sglang#33758."
+
+
+def one_block_of_tokens(p: Array) -> Array:
     """Only the first 1024 tokens of the target's distribution are read."""
-    read = np.where(np.arange(p.shape[2]) < 1024, p, 0.0)
-    return accept_sampled(tokens, parents, read / read.sum(axis=2, keepdims=True), *rest)
+    read = drop(2, 1024)(p)
+    return np.asarray(read / read.sum(axis=2, keepdims=True))
 
 
-def eight_children(tokens: Array, parents: Array, *rest: Any) -> Runs:
-    """Only the first eight children of a node are tried; the others count as rejected."""
-    p, q, coins, *others = rest
-    coins = np.where(first_children(parents, 8), coins, 1 - 2.0**-24)
-    return accept_sampled(tokens, parents, p, q, coins, *others)
-
-
-def thirty_two_bits(tokens: Array, parents: Array, *rest: Any) -> Runs:
-    """Nodes from the 32nd on are never accepted: the set of nodes is one word."""
-    return accept_sampled(tokens, np.where(np.arange(parents.shape[1]) < 32, parents, PADDING), *rest)
-
-
-def cap_before_end(tokens: Array, parents: Array, *rest: Any) -> Runs:
-    """The budget is tested before the end of sequence: tokens between the two are emitted. sgl-project/sglang#33758."""
-    p, q, coins, picks, budget, eos, law = rest
-    stopped, free = (accept_sampled(tokens, parents, p, q, coins, picks, budget, ends, law) for ends in (eos, ()))
-    capped = free[3] & (free[2] >= budget)
-    return tuple(np.where(capped.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in zip(stopped, free, strict=True))  # type: ignore[return-value]
-
-
-def short_history(logits: Array, prompt: Array, *rest: Any) -> Array:
-    """Only the first 64 tokens of the prompt are counted."""
-    return processors.process(logits, prompt[:, :64], *rest)
-
-
-def short_output(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
-    """Only the first 64 tokens of the output are counted."""
-    return processors.process(logits, prompt, output[:, :64], *rest)
-
-
-def counts_of_a_byte(logits: Array, prompt: Array, output: Array, *rest: Any) -> Array:
+def counts_of_a_byte(logits: Array, output: Array, frequency: float) -> Array:
     """Counts of the output have 8 bits and wrap around at 256."""
-    frequency = rest[5]
     times = (output[:, :, None] == np.arange(logits.shape[1])).sum(axis=1)
-    return processors.process(logits + frequency * (times - times % 256), prompt, output, *rest)
+    return logits + frequency * (times - times % 256)
 
 
-def one_block_of_logits(logits: Array, *rest: Any) -> Array:
-    """Logits from the 4096th on are ignored."""
-    return processors.process(np.where(np.arange(logits.shape[1]) < 4096, logits, -np.inf), *rest)
-
-
-def sixty_four_candidates(logits: Array, prompt: Array, output: Array, T: float, k: int, *rest: Any) -> Array:
-    """Top-k keeps 64 tokens at most."""
-    return processors.process(logits, prompt, output, T, min(k, 64) if k < logits.shape[1] else k, *rest)
-
-
-def warm(logits: Array, prompt: Array, output: Array, T: float, *rest: Any) -> Array:
-    """Temperatures between 0 and 0.1 are raised to 0.1."""
-    return processors.process(logits, prompt, output, max(T, 0.1) if T else T, *rest)
-
-
-def least_share(logits: Array, prompt: Array, output: Array, T: float, k: int, share: float, *rest: Any) -> Array:
-    """top-p is raised to at least 0.1."""
-    return processors.process(logits, prompt, output, T, k, max(share, 0.1), *rest)
-
-
-FAULTS: tuple[Wrong, ...] = (
-    (two_hundred_channels, "conv.scan", "INDEX", FP32),
-    (half_the_states, "ssd.scan", "INDEX", FP32),
-    (thirty_two_heads, "ssd.scan", "INDEX", FP32),
-    (thirty_two_rows, "ssd.scan", "INDEX", FP32),
-    (two_chunks, "ssd.scan", "CHUNK", FP32),
-    (channels_of_one_block, "selective.scan", "INDEX", FP32),
-    (one_tile_of_values, "delta.scan", "INDEX", FP32),
-    (trees_of_the_first_row, "ssd.verify_tree", "SLOT-SCOPE", FP32),
-    (sixty_four_channels, "attention.verify_tree", "INDEX", FLOAT64),
-    (one_split_of_slots, "attention.verify_tree", "INDEX", FLOAT64),
-    (moves_near_slots, "attention.compact", "INDEX", FLOAT64),
-    (moves_near_channels, "attention.compact", "INDEX", FLOAT64),
-    (sixteen_children, "acceptance.greedy", "INDEX", FLOAT64),
-    (two_ends, "acceptance.greedy", "STOP", FLOAT64),
-    (small_budgets, "acceptance.greedy", "STOP", FLOAT64),
-    (sixty_four_bits, "acceptance.greedy", "TREE-MASK", FLOAT64),
-    (narrow_numbers, "acceptance.greedy", "INDEX", FLOAT64),
-    (rows_of_a_block, "acceptance.greedy", "INDEX", FLOAT64),
-    (one_block_of_tokens, "acceptance.sampled", "INDEX", FLOAT64),
-    (eight_children, "acceptance.sampled", "INDEX", FLOAT64),
-    (thirty_two_bits, "acceptance.sampled", "TREE-MASK", FLOAT64),
-    (cap_before_end, "acceptance.sampled", "STOP", FLOAT64),
-    (short_history, "acceptance.process", "P-MISMATCH", FLOAT64),
-    (short_output, "acceptance.process", "P-MISMATCH", FLOAT64),
-    (counts_of_a_byte, "acceptance.process", "P-MISMATCH", FLOAT64),
-    (one_block_of_logits, "acceptance.process", "INDEX", FLOAT64),
-    (sixty_four_candidates, "acceptance.process", "P-MISMATCH", FLOAT64),
-    (warm, "acceptance.process", "P-MISMATCH", FLOAT64),
-    (least_share, "acceptance.process", "P-MISMATCH", FLOAT64),
+FAULTS = planted(
+    *(
+        (after(name, says, **change), operation, bug_class, FP32)
+        for name, says, change, operation, bug_class in (
+            (
+                "two_hundred_channels",
+                "Channels from the 256th on are not written: the grid has one block of them.",
+                {"y": drop(2, 256)},
+                "conv.scan",
+                "INDEX",
+            ),
+            ("half_the_states", "States from the 128th on are not stored.", {"S_next": drop(-1, 128)}, "ssd.scan", "INDEX"),
+            ("thirty_two_heads", "Heads from the 32nd on are not written.", {"y": drop(2, 32)}, "ssd.scan", "INDEX"),
+            ("thirty_two_rows", "Rows from the 32nd on are not written.", {"y": drop(0, 32)}, "ssd.scan", "INDEX"),
+            (
+                "two_chunks",
+                "The third chunk of 256 tokens is not written. Bug class CHUNK.",
+                {"y": drop(1, 512)},
+                "ssd.scan",
+                "CHUNK",
+            ),
+            (
+                "channels_of_one_block",
+                "Channels from the 256th on are not written.",
+                {"y": drop(2, 256)},
+                "selective.scan",
+                "INDEX",
+            ),
+            (
+                "one_tile_of_values",
+                "Value channels from the 128th on are not written.",
+                {"y": drop(3, 128)},
+                "delta.scan",
+                "INDEX",
+            ),
+        )
+    ),
+    (before(ancestors=trees_of_the_first_row), "ssd.verify_tree", "SLOT-SCOPE", FP32),
+    (
+        after("sixty_four_channels", "Channels of a head from the 64th on are not written.", y=drop(3, 64)),
+        "attention.verify_tree",
+        "INDEX",
+    ),
+    (
+        before(
+            "one_split_of_slots",
+            "In a long cache the slots after the first 256 are omitted: the second split is not added.",
+            length=at_most(256),
+        ),
+        "attention.verify_tree",
+        "INDEX",
+    ),
+    (
+        after("moves_near_slots", "Slots from the 128th on are not moved.", **moved(1, 128)),
+        "attention.compact",
+        "INDEX",
+    ),
+    (
+        after("moves_near_channels", "Channels from the 128th on are not moved.", **moved(3, 128)),
+        "attention.compact",
+        "INDEX",
+    ),
+    *(
+        (run, "acceptance.greedy", bug_class)
+        for run, bug_class in (
+            (
+                before(
+                    "sixteen_children",
+                    "Only the first sixteen children of a node are tried.",
+                    tokens=lambda tokens, parents: np.where(first_children(parents, 16), tokens, NEVER),
+                ),
+                "INDEX",
+            ),
+            (before("two_ends", "Only the first two end-of-sequence tokens are tested.", eos=lambda eos: eos[:2]), "STOP"),
+            (
+                before(
+                    "small_budgets",
+                    "A budget of three tokens or more is treated as unlimited.",
+                    budget=lambda budget, tokens: np.where(budget > 2, tokens.shape[1] + 1, budget),
+                ),
+                "STOP",
+            ),
+            (
+                before(
+                    "sixty_four_bits",
+                    "Nodes from the 64th on are never accepted: the set of nodes is one word.",
+                    tokens=drop(1, 64, NEVER),
+                ),
+                "TREE-MASK",
+            ),
+            (before(choice=narrow_numbers), "INDEX"),
+            (after("rows_of_a_block", "Rows from the 64th on accept nothing.", advanced=drop(0, 64)), "INDEX"),
+        )
+    ),
+    (before(p=one_block_of_tokens), "acceptance.sampled", "INDEX"),
+    (
+        before(
+            "eight_children",
+            "Only the first eight children of a node are tried; the others count as rejected.",
+            coins=lambda coins, parents: np.where(first_children(parents, 8), coins, 1 - 2.0**-24),
+        ),
+        "acceptance.sampled",
+        "INDEX",
+    ),
+    (
+        before(
+            "thirty_two_bits",
+            "Nodes from the 32nd on are never accepted: the set of nodes is one word.",
+            parents=drop(1, 32, PADDING),
+        ),
+        "acceptance.sampled",
+        "TREE-MASK",
+    ),
+    (instead("cap_before_end", CAPPED, partial(capped, accept_sampled)), "acceptance.sampled", "STOP"),
+    *(
+        (before(name, says, **change), "acceptance.process", bug_class)
+        for name, says, change, bug_class in (
+            ("short_history", "Only the first 64 tokens of the prompt are counted.", {"prompt": cut(1, 64)}, "P-MISMATCH"),
+            ("short_output", "Only the first 64 tokens of the output are counted.", {"output": cut(1, 64)}, "P-MISMATCH"),
+            ("", "", {"logits": counts_of_a_byte}, "P-MISMATCH"),
+            ("one_block_of_logits", "Logits from the 4096th on are ignored.", {"logits": drop(1, 4096, -np.inf)}, "INDEX"),
+            (
+                "sixty_four_candidates",
+                "Top-k keeps 64 tokens at most.",
+                {"top_k": lambda top_k, logits: min(top_k, 64) if top_k < logits.shape[1] else top_k},
+                "P-MISMATCH",
+            ),
+            (
+                "warm",
+                "Temperatures between 0 and 0.1 are raised to 0.1.",
+                {"temperature": lambda temperature: max(temperature, 0.1) if temperature else temperature},
+                "P-MISMATCH",
+            ),
+            ("least_share", "top-p is raised to at least 0.1.", {"top_p": lambda top_p: max(top_p, 0.1)}, "P-MISMATCH"),
+        )
+    ),
 )
-"""Each with its operation, its bug class, and what it declares."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("tiles", FAULTS)

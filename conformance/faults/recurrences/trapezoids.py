@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import mamba3
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.contract import FLOAT64, Limits
 from ssmspec_ref.functions import sigmoid, softplus
 from ssmspec_ref.mamba3 import Pieces, finish, normed, packed, per_head, pieces_of, skip, turn, values
 from ssmspec_ref.shapes import Array, Mask
 
-from ..single import Wrong, adapter_of
+from ...mistakes.mistake import Mistake, before, instead
+from ..fault import planted
 
 Runs = tuple[Array, Array]
 HALVES = Limits({"pairs": ("halves",)}, reason="pairs of halves")
@@ -72,168 +73,47 @@ class Rule:
         return np.stack(outputs, axis=1), S
 
 
-def pairs_and_halves_exchanged(S: Array, window: Any, params: Any) -> Runs:
-    """Neighbours are rotated where halves are meant, and halves where neighbours are."""
-    other = {"neighbours": "halves", "halves": "neighbours"}[params.pairs]
-    return mamba3.scan(S, window, replace(params, pairs=other))
+def ruled(name: str, says: str, **parts: Any) -> Mistake:
+    """Mamba-3 with one part of its rule replaced."""
+    return instead(name, says, type(name, (Rule,), parts)())
 
 
-def halves_of_the_turned_part(S: Array, window: Any, params: Any) -> Runs:
-    """With half of the channels turned, channel i is paired with i + f as in attention, not with i + n / 2."""
-
-    class Partial(Rule):
-        def turned(self, x: Array, angle: Array, params: Any) -> Array:
-            f, cos, sin = angle.shape[-1], np.cos(angle)[:, :, None], np.sin(angle)[:, :, None]
-            one, two = x[..., :f], x[..., f : 2 * f]
-            return np.concatenate([one * cos - two * sin, one * sin + two * cos, x[..., 2 * f :]], axis=-1)
-
-        query = turned
-
-    return Partial()(S, window, params)
+def halves(self: Rule, x: Array, angle: Array, params: Any) -> Array:
+    f, cos, sin = angle.shape[-1], np.cos(angle)[:, :, None], np.sin(angle)[:, :, None]
+    one, two = x[..., :f], x[..., f : 2 * f]
+    return np.concatenate([one * cos - two * sin, one * sin + two * cos, x[..., 2 * f :]], axis=-1)
 
 
-def query_not_turned(S: Array, window: Any, params: Any) -> Runs:
-    """B is rotated by the running angle, C is not."""
-
-    class Straight(Rule):
-        def query(self, x: Array, angle: Array, params: Any) -> Array:
-            return x
-
-    return Straight()(S, window, params)
+def whole(self: Rule, x: Array, angle: Array, params: Any) -> Array:
+    return turn(x, np.resize(angle, (*angle.shape[:2], x.shape[-1] // 2))[:, :, None], params)
 
 
-def previous_key_not_turned(S: Array, window: Any, params: Any) -> Runs:
-    """The key that is kept for the next token is that before its rotation."""
-
-    class Unturned(Rule):
-        def kept(self, turned: Array, straight: Array) -> Array:
-            return straight
-
-    return Unturned()(S, window, params)
+def open_angle(self: Rule, held: Array, token: Any, dt: Array) -> Array:
+    return np.mod(held + np.pi * dt[:, :, None] * token.angle[:, None], mamba3.TURN)
 
 
-def every_pair_turns(S: Array, window: Any, params: Any) -> Runs:
-    """The rope fraction is ignored: the angles are repeated until all pairs turn."""
-
-    class Whole(Rule):
-        def turned(self, x: Array, angle: Array, params: Any) -> Array:
-            return turn(x, np.resize(angle, (*angle.shape[:2], x.shape[-1] // 2))[:, :, None], params)
-
-        query = turned
-
-    return Whole()(S, window, params)
+def late_floor(self: Rule, token: Any, params: Any) -> Array:
+    dt = softplus(token.dt + params.dt_bias)
+    return np.maximum(dt * softplus(token.A), params.A_floor) / dt
 
 
-def angle_of_one_token(S: Array, window: Any, params: Any) -> Runs:
-    """Each token is rotated by its own angle; the angles are not added up."""
-
-    class Own(Rule):
-        def angle(self, held: Array, token: Any, dt: Array) -> Array:
-            return super().angle(np.zeros_like(held), token, dt)
-
-    return Own()(S, window, params)
+def biased(self: Rule, x: Array, weight: Array, bias: Array, params: Any) -> Array:
+    return normed(per_head(x, params.heads) + bias, weight, params.eps)
 
 
-def angle_without_steps(S: Array, window: Any, params: Any) -> Runs:
-    """The angle advances by pi tanh(a), the same in every head, without dt."""
-
-    class Even(Rule):
-        def angle(self, held: Array, token: Any, dt: Array) -> Array:
-            return super().angle(held, token, np.ones_like(dt))
-
-    return Even()(S, window, params)
-
-
-def angle_without_tanh(S: Array, window: Any, params: Any) -> Runs:
-    """The angle advances by pi dt a."""
-
-    class Open(Rule):
-        def angle(self, held: Array, token: Any, dt: Array) -> Array:
-            return np.mod(held + np.pi * dt[:, :, None] * token.angle[:, None], mamba3.TURN)
-
-    return Open()(S, window, params)
-
-
-def no_trapezoid(S: Array, window: Any, params: Any) -> Runs:
-    """Lambda is missing: each token writes dt x k^T, and the previous one nothing."""
-
-    class Euler(Rule):
-        def share(self, token: Any) -> Array:
-            return np.ones_like(token.trap)
-
-    return Euler()(S, window, params)
-
-
-def lambda_without_sigmoid(S: Array, window: Any, params: Any) -> Runs:
-    """Lambda is taken as it was projected."""
-
-    class Raw(Rule):
-        def share(self, token: Any) -> Array:
-            return np.asarray(token.trap)
-
-    return Raw()(S, window, params)
-
-
-def second_half_not_decayed(S: Array, window: Any, params: Any) -> Runs:
-    """The previous input enters after the decay of the state."""
-
-    class Late(Rule):
-        def second(self, dt: Array, share: Array, decay: Array) -> Array:
-            return super().second(dt, share, np.ones_like(decay))
-
-    return Late()(S, window, params)
-
-
-def no_floor(S: Array, window: Any, params: Any) -> Runs:
-    """The decay rate has no floor."""
-    return mamba3.scan(S, window, replace(params, A_floor=0.0))
-
-
-def floor_of_the_log_decay(S: Array, window: Any, params: Any) -> Runs:
-    """The floor is that of dt A, not of A."""
-
-    class Late(Rule):
-        def rate(self, token: Any, params: Any) -> Array:
-            dt = softplus(token.dt + params.dt_bias)
-            return np.maximum(dt * softplus(token.A), params.A_floor) / dt
-
-    return Late()(S, window, params)
-
-
-def bias_before_norm(S: Array, window: Any, params: Any) -> Runs:
-    """B and C are biased, then normed."""
-
-    class Biased(Rule):
-        def vectors(self, x: Array, weight: Array, bias: Array, params: Any) -> Array:
-            return normed(per_head(x, params.heads) + bias, weight, params.eps)
-
-    return Biased()(S, window, params)
-
-
-def bias_after_rotation(S: Array, window: Any, params: Any) -> Runs:
+class Behind(Rule):
     """B is rotated, then biased, and so is C."""
 
-    class Behind(Rule):
-        def vectors(self, x: Array, weight: Array, bias: Array, params: Any) -> Array:
-            self.bias = bias
-            return super().vectors(x, weight, np.zeros_like(bias), params)
+    __name__ = "bias_after_rotation"
 
-        def turned(self, x: Array, angle: Array, params: Any) -> Array:
-            return super().turned(x, angle, params) + self.bias
+    def vectors(self, x: Array, weight: Array, bias: Array, params: Any) -> Array:
+        self.bias = bias
+        return super().vectors(x, weight, np.zeros_like(bias), params)
 
-        query = turned
+    def turned(self, x: Array, angle: Array, params: Any) -> Array:
+        return super().turned(x, angle, params) + self.bias
 
-    return Behind()(S, window, params)
-
-
-def ranks_crossed(S: Array, window: Any, params: Any) -> Runs:
-    """Every value meets the sum of all keys, not the key of its rank."""
-
-    class Crossed(Rule):
-        def ranks(self, v: Array, k: Array) -> Array:
-            return np.einsum("bhrp, bhsn -> bhpn", v, k)
-
-    return Crossed()(S, window, params)
+    query = turned
 
 
 def padding_is_the_previous_input(S: Array, window: Any, params: Any, live: Mask) -> Runs:
@@ -248,32 +128,79 @@ def padding_is_the_previous_input(S: Array, window: Any, params: Any, live: Mask
     return np.stack(outputs, axis=1), S
 
 
-def _scans(*runs: Any) -> tuple[Wrong, ...]:
-    return tuple((run, "mamba3.scan", "RULE") for run in runs)
-
-
-FAULTS: tuple[Wrong, ...] = (
-    *_scans(
-        pairs_and_halves_exchanged,
-        query_not_turned,
-        previous_key_not_turned,
-        every_pair_turns,
-        angle_of_one_token,
-        angle_without_steps,
-        angle_without_tanh,
-        no_trapezoid,
-        lambda_without_sigmoid,
-        second_half_not_decayed,
-        no_floor,
-        floor_of_the_log_decay,
-        bias_before_norm,
-        bias_after_rotation,
-        ranks_crossed,
+FAULTS = planted(
+    *(
+        (run, "mamba3.scan", "RULE")
+        for run in (
+            before(
+                "pairs_and_halves_exchanged",
+                "Neighbours are rotated where halves are meant, and halves where neighbours are.",
+                pairs=lambda pairs: {"neighbours": "halves", "halves": "neighbours"}[pairs],
+            ),
+            ruled(
+                "query_not_turned",
+                "B is rotated by the running angle, C is not.",
+                query=lambda self, x, angle, params: x,
+            ),
+            ruled(
+                "previous_key_not_turned",
+                "The key that is kept for the next token is that before its rotation.",
+                kept=lambda self, turned, straight: straight,
+            ),
+            ruled(
+                "every_pair_turns",
+                "The rope fraction is ignored: the angles are repeated until all pairs turn.",
+                turned=whole,
+                query=whole,
+            ),
+            ruled(
+                "angle_of_one_token",
+                "Each token is rotated by its own angle; the angles are not added up.",
+                angle=lambda self, held, token, dt: Rule.angle(self, np.zeros_like(held), token, dt),
+            ),
+            ruled(
+                "angle_without_steps",
+                "The angle advances by pi tanh(a), the same in every head, without dt.",
+                angle=lambda self, held, token, dt: Rule.angle(self, held, token, np.ones_like(dt)),
+            ),
+            ruled("angle_without_tanh", "The angle advances by pi dt a.", angle=open_angle),
+            ruled(
+                "no_trapezoid",
+                "Lambda is missing: each token writes dt x k^T, and the previous one nothing.",
+                share=lambda self, token: np.ones_like(token.trap),
+            ),
+            ruled(
+                "lambda_without_sigmoid",
+                "Lambda is taken as it was projected.",
+                share=lambda self, token: np.asarray(token.trap),
+            ),
+            ruled(
+                "second_half_not_decayed",
+                "The previous input enters after the decay of the state.",
+                second=lambda self, dt, share, decay: Rule.second(self, dt, share, np.ones_like(decay)),
+            ),
+            before("no_floor", "The decay rate has no floor.", A_floor=0.0),
+            ruled("floor_of_the_log_decay", "The floor is that of dt A, not of A.", rate=late_floor),
+            ruled("bias_before_norm", "B and C are biased, then normed.", vectors=biased),
+            Behind(),
+            ruled(
+                "ranks_crossed",
+                "Every value meets the sum of all keys, not the key of its rank.",
+                ranks=lambda self, v, k: np.einsum("bhrp, bhsn -> bhpn", v, k),
+            ),
+        )
     ),
-    (halves_of_the_turned_part, "mamba3.scan", "VARIANT", FLOAT64, HALVES),
+    (
+        ruled(
+            "halves_of_the_turned_part",
+            "With half of the channels turned, channel i is paired with i + f as in attention, not with i + n / 2.",
+            turned=halves,
+            query=halves,
+        ),
+        "mamba3.scan",
+        "VARIANT",
+        FLOAT64,
+        HALVES,
+    ),
     (padding_is_the_previous_input, "mamba3.scan_masked", "PAD-LEAK"),
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("trapezoids", FAULTS)

@@ -1,41 +1,19 @@
 """The window of the convolution, committed or read at the wrong inputs, over the reference's."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ssmspec_ref import conv, tree
-from ssmspec_ref.contract import Adapter, NumericContract
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.tree import paths as tree_paths
 
-from ..single import single
-
-FP32 = NumericContract()
-
-
-def first_column(M: Array, u: Array, advanced: Array) -> Array:
-    """The window starts at column 0 of the extended window, as if only the root had been accepted.
-    vllm-project/vllm#40738."""
-    return conv.commit(M, u, np.minimum(advanced, 1)).astype(np.float32)
+from ...mistakes.mistake import after, before
+from ...mistakes.operators import at_most
+from ..fault import FP32, planted
 
 
-def last_column(M: Array, u: Array, advanced: Array) -> Array:
-    """The window ends at the last draft, however many were accepted. vllm-project/vllm#50272."""
-    return conv.commit(M, u, np.where(advanced > 0, u.shape[1], 0)).astype(np.float32)
-
-
-def zero_is_all(M: Array, u: Array, advanced: Array) -> Array:
-    """A row without a window uses index -1, the last column. NVIDIA/TensorRT-LLM, bug class ACCEPT-IDX."""
-    return conv.commit(M, u, np.where(advanced > 0, advanced, u.shape[1])).astype(np.float32)
-
-
-def narrow_window(M: Array, u: Array, advanced: Array) -> Array:
+def narrow_window(M: Array, M_next: Array) -> Array:
     """The oldest input is not moved."""
-    M_next = conv.commit(M, u, advanced).astype(np.float32)
     M_next[:, :, 0] = M[:, :, 0]
     return M_next
 
@@ -45,16 +23,14 @@ def partly_accepted(u: Array, advanced: Array) -> Array:
     return ((advanced > 0) & (advanced < u.shape[1]))[:, None, None]
 
 
-def partial_stays(M: Array, u: Array, advanced: Array) -> Array:
+def partial_stays(M: Array, M_next: Array, u: Array, advanced: Array) -> Array:
     """After a partly accepted window the window of the convolution is not updated. ekryski/mlx-swift-lm#218."""
-    return np.where(partly_accepted(u, advanced), M, conv.commit(M, u, advanced)).astype(np.float32)
+    return np.where(partly_accepted(u, advanced), M, M_next)
 
 
-def taps_by_channels(M: Array, u: Array, advanced: Array) -> Array:
+def taps_by_channels(M: Array, M_next: Array, u: Array, advanced: Array) -> Array:
     """After a partial acceptance the restored window has taps and channels exchanged. sgl-project/sglang#26888."""
-    M_next = conv.commit(M, u, advanced)
-    other = M_next.swapaxes(1, 2).reshape(M.shape)
-    return np.where(partly_accepted(u, advanced), other, M_next).astype(np.float32)
+    return np.where(partly_accepted(u, advanced), M_next.swapaxes(1, 2).reshape(M.shape), M_next)
 
 
 def first_nodes(M: Array, u: Array, path: Array) -> Array:
@@ -67,48 +43,74 @@ def rows_before(M: Array, u: Array, parents: Array, params: Any) -> Array:
     return conv.scan(M, np.where(parents[:, :, None] == tree.PADDING, 0.0, u), params)[0].astype(np.float32)
 
 
-def grandparents(M: Array, u: Array, parents: Array, params: Any) -> Array:
+def grandparents(parents: Array) -> Array:
     """A node whose parent is not the previous node is attached to its grandparent."""
     moved = parents.copy()
     for b, row in enumerate(parents):
         for node, parent in enumerate(row):
             if 0 < parent < node - 1:
                 moved[b, node] = row[parent]
-    seen = tree.ancestors(moved)
-    return tree_paths.scan(lambda state, path: conv.scan(state, path, params), M, u, seen).astype(np.float32)
+    return moved
 
 
-def four_taps(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
-    """Only the last four taps of a filter are applied, and a wider one is not refused. sgl-project/sglang#38622."""
-    taps = np.arange(params.weight.shape[1])
-    y, M_next = conv.scan(M, u, replace(params, weight=np.where(taps >= taps.size - 4, params.weight, 0.0)))
-    return y.astype(np.float32), M_next.astype(np.float32)
+def last_four(weight: Array) -> Array:
+    taps = np.arange(weight.shape[1])
+    return np.where(taps >= taps.size - 4, weight, 0.0)
 
 
-def no_bias(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
-    """The bias is accepted but not added. tile-ai/tilelang-ascend#926."""
-    y, M_next = conv.scan(M, u, type(params)(params.weight, None, params.activation))
-    return y.astype(np.float32), M_next.astype(np.float32)
-
-
-FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
-    "conv.commit": (
-        (first_column, "CONV"),
-        (last_column, "ROLLBACK"),
-        (zero_is_all, "ACCEPT-IDX"),
-        (narrow_window, "CONV"),
-        (partial_stays, "ROLLBACK"),
-        (taps_by_channels, "CONV"),
-    ),
-    "conv.commit_path": ((first_nodes, "TREE-COMMIT"),),
-    "conv.verify_tree": ((rows_before, "CONV"), (grandparents, "TREE-TOPO")),
-    "conv.scan": ((no_bias, "VARIANT"), (four_taps, "CONV")),
-}
-"""The operation of each, and its bug class."""
-
-
-subject = partial(single, contract=FP32)
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty commits", "1", tuple(subject(o, run) for o, runs in FAULTS.items() for run, _ in runs))
+FAULTS = planted(
+    *(
+        (run, operation, bug_class, FP32)
+        for run, operation, bug_class in (
+            (
+                before(
+                    "first_column",
+                    "The window starts at column 0 of the extended window, as if only the root had been accepted. "
+                    "vllm-project/vllm#40738.",
+                    advanced=at_most(1),
+                ),
+                "conv.commit",
+                "CONV",
+            ),
+            (
+                before(
+                    "last_column",
+                    "The window ends at the last draft, however many were accepted. vllm-project/vllm#50272.",
+                    advanced=lambda advanced, u: np.where(advanced > 0, u.shape[1], 0),
+                ),
+                "conv.commit",
+                "ROLLBACK",
+            ),
+            (
+                before(
+                    "zero_is_all",
+                    "A row without a window uses index -1, the last column. NVIDIA/TensorRT-LLM, bug class ACCEPT-IDX.",
+                    advanced=lambda advanced, u: np.where(advanced > 0, advanced, u.shape[1]),
+                ),
+                "conv.commit",
+                "ACCEPT-IDX",
+            ),
+            (after(M_next=narrow_window), "conv.commit", "CONV"),
+            (after(M_next=partial_stays), "conv.commit", "ROLLBACK"),
+            (after(M_next=taps_by_channels), "conv.commit", "CONV"),
+            (first_nodes, "conv.commit_path", "TREE-COMMIT"),
+            (rows_before, "conv.verify_tree", "CONV"),
+            (before(parents=grandparents), "conv.verify_tree", "TREE-TOPO"),
+            (
+                before("no_bias", "The bias is accepted but not added. tile-ai/tilelang-ascend#926.", bias=None),
+                "conv.scan",
+                "VARIANT",
+            ),
+            (
+                before(
+                    "four_taps",
+                    "Only the last four taps of a filter are applied, and a wider one is not refused. "
+                    "sgl-project/sglang#38622.",
+                    weight=last_four,
+                ),
+                "conv.scan",
+                "CONV",
+            ),
+        )
+    )
+)

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Adapter, Limits
+from ssmspec_ref.contract import Limits
 from ssmspec_ref.layers.recurrences import RECURRENCES
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array, Lengths, Mask, Parents, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
-from ..single import EVERYTHING, Wrong, adapter_of
+from ..fault import planted
 
 
 class Entries:
@@ -90,16 +90,11 @@ class RestsKeepTheirCursor(Entries):
 
 
 WINDOWS = Limits(sizes={"t": (1, Entries.entries)}, reason="fits its ring")
-FAULTS: tuple[Wrong, ...] = (
-    (OneRowIsFlushed, "ssd.buffered_step", "REPLAY", AT_ONCE, EVERYTHING),
-    (OneRowIsFlushed, "delta.buffered_step", "REPLAY", AT_ONCE, EVERYTHING),
+FAULTS = planted(
+    (OneRowIsFlushed, "ssd.buffered_step", "REPLAY", AT_ONCE),
+    (OneRowIsFlushed, "delta.buffered_step", "REPLAY", AT_ONCE),
     (AllCursorsBeginAnew, "ssd.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
     (AllCursorsBeginAnew, "delta.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
     (RestsKeepTheirCursor, "ssd.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
     (RestsKeepTheirCursor, "delta.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
 )
-"""Each with its operation, its bug class, what it declares, and the windows that it takes."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("flushes", FAULTS)

@@ -1,20 +1,15 @@
 """Speculation that is right for one window, and wrong for what the window before it left behind."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.backtrack import Accepted, snapshots
-from ssmspec_ref.contract import Adapter
+from ssmspec_ref.backtrack import Accepted
 from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
-from ...adapters.reference_parts.windows import Bare
-from ..single import single
-from .speculation import Snapshots
-from .windows import prefix
+from ..fault import planted
+from ..windows import Snapshots, Windows, commits, fewer, prefix
 
 
 class FirstColumnOfStates(Snapshots):
@@ -63,10 +58,10 @@ class TrailsForEver(Snapshots):
         self.behind = np.zeros(state.M.shape[0], dtype=np.int64)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
-        fewer = np.maximum(advanced - self.behind, 0)
+        taken = np.maximum(advanced - self.behind, 0)
         rejected = np.where((advanced > 0) & (advanced < path.shape[1]), path.shape[1] - advanced, 0)
         self.behind = np.where(self.behind == 0, rejected, self.behind)
-        super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
+        super().commit(*fewer(taken, path))
 
 
 class AcceptanceOfTheWindowBefore(Snapshots):
@@ -82,13 +77,6 @@ class AcceptanceOfTheWindowBefore(Snapshots):
         super().commit(*prefix(used, path))
 
 
-class CountsInAnotherOrder(Snapshots):
-    """Accepted counts are permuted into the row order of the previous batch. vllm-project/vllm#53919."""
-
-    def commit(self, advanced: Lengths, path: Path) -> None:
-        super().commit(*prefix(np.roll(advanced, 1), path))
-
-
 class StepsAreVerified(Snapshots):
     """A row is given to the path of windows by the shape of the batch, where a single token has nothing to commit.
     Bug class CLASSIFY."""
@@ -98,37 +86,39 @@ class StepsAreVerified(Snapshots):
             super().commit(advanced, path)
 
 
-class SharesTheLayer(Snapshots):
-    """The accepted count of one row is used for all rows."""
-
-    def commit(self, advanced: Lengths, path: Path) -> None:
-        super().commit(*prefix(np.full_like(advanced, advanced.max()), path))
-
-
-class KeepsEveryDraft(Bare):
-    """Acceptance is ignored: the state continues from the last draft. huggingface/transformers#49036."""
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
-
-    def commit(self, advanced: Lengths, path: Path) -> None:
-        super().commit(*prefix(np.full_like(advanced, path.shape[1]), path))
-
-
-FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
+KeepsEveryDraft = commits(
+    "KeepsEveryDraft",
+    "Acceptance is ignored: the state continues from the last draft. huggingface/transformers#49036.",
+    Windows,
+    lambda advanced, path: prefix(np.full_like(advanced, path.shape[1]), path),
+)
+FAULTS = planted(
     (FirstColumnOfStates, "speculate.chain", "ACCEPT-IDX"),
     (AdoptsTheUnwritten, "speculate.chain", "COMMIT"),
     (OtherSlot, "speculate.chain", "SLOT-SCOPE"),
     (TrailsForEver, "speculate.chain", "REPLAY"),
     (AcceptanceOfTheWindowBefore, "speculate.chain", "SCHED"),
-    (CountsInAnotherOrder, "speculate.chain", "SCHED"),
+    (
+        commits(
+            "CountsInAnotherOrder",
+            "Accepted counts are permuted into the row order of the previous batch. vllm-project/vllm#53919.",
+            Snapshots,
+            lambda advanced, path: prefix(np.roll(advanced, 1), path),
+        ),
+        "speculate.chain",
+        "SCHED",
+    ),
     (StepsAreVerified, "speculate.chain", "CLASSIFY"),
-    (SharesTheLayer, "speculate.chain", "SLOT-SCOPE"),
+    (
+        commits(
+            "SharesTheLayer",
+            "The accepted count of one row is used for all rows.",
+            Snapshots,
+            lambda advanced, path: prefix(np.full_like(advanced, advanced.max()), path),
+        ),
+        "speculate.chain",
+        "SLOT-SCOPE",
+    ),
     (KeepsEveryDraft, "ssd.verify_snapshots", "ROLLBACK"),
     (KeepsEveryDraft, "delta.verify_snapshots", "ROLLBACK"),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty histories", "1", tuple(single(operation, build) for build, operation, _ in FAULTS))

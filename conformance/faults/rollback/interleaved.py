@@ -1,21 +1,18 @@
 """Wrong where two take turns: two subjects at once, trees and chains, calls on calls, a ring full to the last entry."""
 
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ssmspec_ref.backtrack import activation_replay, snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter, Limits
+from ssmspec_ref.contract import Limits
 from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
 from ...adapters.reference_parts.windows import Bare
-from ..single import EVERYTHING, Wrong, adapter_of
-from ..whole_layers.layers import Right
-from .speculation import Snapshots
-from .windows import LIMITS, Ring
+from ..fault import planted
+from ..windows import Replayed, Right, Ring, Snapshots, Windows, fewer, forward
+from .windows import LIMITS
 
 
 class OnePending(Snapshots):
@@ -34,13 +31,10 @@ class OnePending(Snapshots):
         super().commit(advanced, path)
 
 
-class OnePendingWindow(Bare):
+class OnePendingWindow(Windows):
     """The data that a recurrence keeps between verify and commit are in one buffer for all. Bug class SLOT-SCOPE."""
 
     last: ClassVar[Bare | None] = None
-
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
         y = super().verify(window, parents)
@@ -88,11 +82,11 @@ class TreeStays(Snapshots):
         return y
 
 
-class TreeStaysInReplay(Bare):
+class TreeStaysInReplay(Replayed):
     """A chain after a tree of the same size is replayed as that tree."""
 
     def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(activation_replay, S, params)
+        super().__init__(S, params)
         self.tree: Parents | None = None
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
@@ -119,7 +113,7 @@ class LatestWindows(Snapshots):
     def commit(self, advanced: Lengths, path: Path) -> None:
         self.windows += 1
         taken = advanced if self.windows < 13 else np.minimum(advanced, 1)
-        super().commit(taken, np.where(np.arange(path.shape[1]) < taken[:, None], path, -1))
+        super().commit(*fewer(taken, path))
 
 
 class Counted(Ring):
@@ -135,7 +129,7 @@ class Counted(Ring):
         self.taken = np.where(self.taken + path.shape[1] > self.entries, 0, self.taken)
         kept = np.where(self.lost(advanced), np.maximum(advanced - 1, 0), advanced)
         self.taken = self.taken + advanced
-        super().commit(kept, np.where(np.arange(path.shape[1]) < kept[:, None], path, -1))
+        super().commit(*fewer(kept, path))
 
     def lost(self, advanced: Lengths) -> Array:
         """Rows whose last token is lost."""
@@ -167,15 +161,6 @@ class WindowPastTheEnd(Counted):
         return self.past
 
 
-class ForgetsInLongRuns(Right):
-    """A run of more than 64 tokens from a cache starts from a zero state."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        if self.past and u.shape[1] > 64:
-            self.held = replace(self.held, S=np.zeros_like(self.held.S))
-        return super().forward(u, live)
-
-
 class GoesOnOnce(Right):
     """The second call with several tokens starts from the state of the first such call."""
 
@@ -185,52 +170,52 @@ class GoesOnOnce(Right):
         return super().forward(u, live)
 
 
-class TurnsAfterEight(Right):
-    """From the ninth call on the window of the convolution is shifted by one column: a ring of columns wraps around."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        if len(self.past) > 8:
-            self.held = replace(self.held, M=np.roll(self.held.M, 1, axis=2))
-        return super().forward(u, live)
-
-
-class EightPadsAtMost(Right):
-    """Only the last eight tokens of left padding are masked."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        if live is not None:
-            live = live | (np.arange(u.shape[1]) < np.argmax(live, axis=1)[:, None] - 8)
-        return super().forward(u, live)
-
-
-class OneTokenIsNotMasked(Right):
-    """The mask of a row with one token is not applied."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        if live is not None:
-            live = live | (live.sum(axis=1) == 1)[:, None]
-        return super().forward(u, live)
-
-
-FAULTS: tuple[Wrong, ...] = (
-    (OnePending, "speculate.chain", "SLOT-SCOPE", FLOAT64, EVERYTHING),
-    (OnePendingWindow, "ssd.verify_snapshots", "SLOT-SCOPE", FLOAT64, EVERYTHING),
-    (OneCache, "layer.step", "SLOT-SCOPE", FLOAT64, EVERYTHING),
-    (OneCacheForRuns, "layer.continue", "SLOT-SCOPE", FLOAT64, EVERYTHING),
-    (TreeStays, "speculate.tree", "TREE-MASK", FLOAT64, EVERYTHING),
-    (TreeStaysInReplay, "ssd.verify_replay", "TREE-MASK", AT_ONCE, EVERYTHING),
-    (LatestWindows, "speculate.chain", "REPLAY", FLOAT64, EVERYTHING),
+FAULTS = planted(
+    (OnePending, "speculate.chain", "SLOT-SCOPE"),
+    (OnePendingWindow, "ssd.verify_snapshots", "SLOT-SCOPE"),
+    (OneCache, "layer.step", "SLOT-SCOPE"),
+    (OneCacheForRuns, "layer.continue", "SLOT-SCOPE"),
+    (TreeStays, "speculate.tree", "TREE-MASK"),
+    (TreeStaysInReplay, "ssd.verify_replay", "TREE-MASK", AT_ONCE),
+    (LatestWindows, "speculate.chain", "REPLAY"),
     (FullRingLosesTheLast, "ssd.buffered_verify", "REPLAY", AT_ONCE, LIMITS),
     (FullSmallRing, "ssd.buffered_verify", "REPLAY", AT_ONCE, Limits(sizes={"t": (1, 8)}, reason="fits its ring")),
     (WindowPastTheEnd, "ssd.buffered_verify", "REPLAY", AT_ONCE, LIMITS),
-    (ForgetsInLongRuns, "layer.continue", "INIT-DROP", FLOAT64, EVERYTHING),
-    (GoesOnOnce, "layer.continue", "INIT-DROP", FLOAT64, EVERYTHING),
-    (TurnsAfterEight, "layer.step", "CONV", FLOAT64, EVERYTHING),
-    (EightPadsAtMost, "layer.left_pad", "PAD-LEAK", FLOAT64, EVERYTHING),
-    (OneTokenIsNotMasked, "layer.right_pad", "PAD-LEAK", FLOAT64, EVERYTHING),
+    (
+        forward(
+            "ForgetsInLongRuns",
+            "A run of more than 64 tokens from a cache starts from a zero state.",
+            S=lambda S, past, tokens: np.zeros_like(S) if past and tokens > 64 else S,
+        ),
+        "layer.continue",
+        "INIT-DROP",
+    ),
+    (GoesOnOnce, "layer.continue", "INIT-DROP"),
+    (
+        forward(
+            "TurnsAfterEight",
+            "From the ninth call on the window of the convolution is shifted by one column: a ring of columns wraps around.",
+            M=lambda M, past: np.roll(M, 1, axis=2) if len(past) > 8 else M,
+        ),
+        "layer.step",
+        "CONV",
+    ),
+    (
+        forward(
+            "EightPadsAtMost",
+            "Only the last eight tokens of left padding are masked.",
+            live=lambda live, tokens: live | (np.arange(tokens) < np.argmax(live, axis=1)[:, None] - 8),
+        ),
+        "layer.left_pad",
+        "PAD-LEAK",
+    ),
+    (
+        forward(
+            "OneTokenIsNotMasked",
+            "The mask of a row with one token is not applied.",
+            live=lambda live: live | (live.sum(axis=1) == 1)[:, None],
+        ),
+        "layer.right_pad",
+        "PAD-LEAK",
+    ),
 )
-"""Each with its operation, its bug class, what it declares, and the windows that it takes."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("turns", FAULTS)

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter
 from ssmspec_ref.layers import mixer
 from ssmspec_ref.layers.mixer import MixerInputs, MixerState
 from ssmspec_ref.shapes import Array
 
 from ...adapters.reference_parts.states import States, Tokens
 from ...judge.draw import stored
-from ..single import Wrong, adapter_of
+from ..fault import planted
 
 
 class SavesAtTheEndOfACall(States):
@@ -73,22 +72,26 @@ class SavesInBf16(States):
         super().save(seen, replace(state, S=stored(state.S, "bf16")))
 
 
-class MissesKeepTheSlot(States):
-    """A prompt without a saved prefix starts from what the slot held before. Bug class SLOT-REUSE."""
+class Remembers(States):
+    """A right server that remembers what a slot held at the end of a sequence."""
 
     def __init__(self, layer: Any, slots: int, block: int) -> None:
         super().__init__(layer, slots, block)
         self.old: dict[int, MixerState] = {}
+
+    def end(self, slot: int) -> None:
+        self.old[slot] = self.running[slot][1]
+        super().end(slot)
+
+
+class MissesKeepTheSlot(Remembers):
+    """A prompt without a saved prefix starts from what the slot held before. Bug class SLOT-REUSE."""
 
     def begin(self, slot: int, tokens: Array) -> int:
         found = super().begin(slot, tokens)
         if not found and slot in self.old:
             self.running[slot] = (), self.old[slot]
         return found
-
-    def end(self, slot: int) -> None:
-        self.old[slot] = self.running[slot][1]
-        super().end(slot)
 
 
 class ForgetsToEvict(States):
@@ -187,27 +190,25 @@ def copied(state: MixerState) -> MixerState:
     return MixerState(state.M.copy(), state.S.copy())
 
 
-FAULTS: tuple[Wrong, ...] = tuple(
-    (build, "life.states", bug_class, FLOAT64)
-    for build, bug_class in (
-        (SavesAtTheEndOfACall, "PREFIX-CKPT"),
-        (KeyOfTheLastBlock, "PREFIX-CKPT"),
-        (KeyOfTheLength, "PREFIX-CKPT"),
-        (FindsTheWholePrompt, "PREFIX-CKPT"),
-        (LosesTheWindowOfAPrefix, "CONV"),
-        (SavesInBf16, "NUMERIC"),
-        (MissesKeepTheSlot, "SLOT-REUSE"),
-        (ForgetsToEvict, "PREFIX-CKPT"),
-        (ForkShares, "SLOT-SCOPE"),
-        (HitShares, "PREFIX-CKPT"),
-        (ExportIsAView, "SCHED"),
-        (TakesTheStateOnly, "CONV"),
-        (TakeLosesTheTokens, "PREFIX-CKPT"),
-        (ForkLosesTheTokens, "PREFIX-CKPT"),
-        (ForksToTheNext, "SLOT-SCOPE"),
+FAULTS = planted(
+    *(
+        (build, "life.states", bug_class)
+        for build, bug_class in (
+            (SavesAtTheEndOfACall, "PREFIX-CKPT"),
+            (KeyOfTheLastBlock, "PREFIX-CKPT"),
+            (KeyOfTheLength, "PREFIX-CKPT"),
+            (FindsTheWholePrompt, "PREFIX-CKPT"),
+            (LosesTheWindowOfAPrefix, "CONV"),
+            (SavesInBf16, "NUMERIC"),
+            (MissesKeepTheSlot, "SLOT-REUSE"),
+            (ForgetsToEvict, "PREFIX-CKPT"),
+            (ForkShares, "SLOT-SCOPE"),
+            (HitShares, "PREFIX-CKPT"),
+            (ExportIsAView, "SCHED"),
+            (TakesTheStateOnly, "CONV"),
+            (TakeLosesTheTokens, "PREFIX-CKPT"),
+            (ForkLosesTheTokens, "PREFIX-CKPT"),
+            (ForksToTheNext, "SLOT-SCOPE"),
+        )
     )
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("lives", FAULTS)

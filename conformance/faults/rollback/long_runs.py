@@ -6,32 +6,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ssmspec_ref.backtrack import activation_replay, snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter
+from ssmspec_ref.backtrack import activation_replay
 from ssmspec_ref.layers.mixer import Mixer, MixerState
-from ssmspec_ref.shapes import Array, Lengths, Parents, Path
+from ssmspec_ref.shapes import Array, Lengths, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
-from ...adapters.reference_parts.windows import Bare, Stepping
-from ..single import EVERYTHING, Wrong, adapter_of
+from ...adapters.reference_parts.windows import Bare
+from ..fault import planted
+from ..windows import Snapshots, Steps, Windows, fewer, prefix
 from .flushes import WINDOWS, Entries
-from .speculation import Snapshots
-from .windows import prefix
 
 
-class AfterFortyWindows(Bare):
+class AfterFortyWindows(Windows):
     """From the forty-first window on the last accepted token is not committed."""
 
-    path: Any = snapshots
-
     def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(type(self).path, S, params)
+        super().__init__(S, params)
         self.windows = 0
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         self.windows += 1
-        fewer = np.maximum(advanced - (self.windows > 40), 0)
-        super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
+        super().commit(*fewer(np.maximum(advanced - (self.windows > 40), 0), path))
 
 
 class LatePartial(AfterFortyWindows):
@@ -40,13 +35,13 @@ class LatePartial(AfterFortyWindows):
     def commit(self, advanced: Lengths, path: Path) -> None:
         self.windows += 1
         part = (advanced > 0) & (advanced < path.shape[1]) & (self.windows > 25)
-        Bare.commit(self, *prefix(advanced + part, np.where(part[:, None], np.arange(path.shape[1]), path)))
+        Bare.commit(self, *prefix(advanced + part, path))
 
 
 class ReplaysForty(AfterFortyWindows):
     """With replay, from the forty-first window on the last accepted token is not committed."""
 
-    path = activation_replay
+    way = activation_replay
 
 
 class TwentyTurns(Entries):
@@ -65,19 +60,10 @@ class TwentyTurns(Entries):
         super().flush(due & ~lost)
 
 
-class ByteOfTokens(Stepping):
+class ByteOfTokens(Steps):
     """The cursor of a sequence is a byte: the 256th token is written over the first, and is lost."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__("step_output_only", S, params)
-        self.count = 0
-
-    def verify(self, window: Any, parents: Parents | None = None) -> Array:
-        held, self.count = self.kept, self.count + 1
-        y = super().verify(window, parents)
-        if self.count == 256:
-            self.kept = held
-        return y
+    lost = 256
 
 
 class ByteOfASequence(Snapshots):
@@ -103,13 +89,13 @@ class FirstTileOfChannels(Snapshots):
         self.kept = replace(self.kept, M=M)
 
 
-class ThirdInstance(Bare):
+class ThirdInstance(Windows):
     """The third of the instances that are in use at once keeps its state in the memory of the first."""
 
     used: ClassVar[list["weakref.ref[ThirdInstance]"]] = []
 
     def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(snapshots, S, params)
+        super().__init__(S, params)
         held = [one for of in self.used if (one := of()) is not None]
         self.first = held[0] if len(held) == 2 else None
         self.used[:] = map(weakref.ref, (*held, self))
@@ -131,19 +117,14 @@ class FullRingRests(Entries):
         self.cursor = self.cursor - full
 
 
-FAULTS: tuple[Wrong, ...] = (
-    (AfterFortyWindows, "ssd.verify_snapshots", "SCHED", FLOAT64, EVERYTHING),
-    (ReplaysForty, "ssd.verify_replay", "REPLAY", AT_ONCE, EVERYTHING),
+FAULTS = planted(
+    (AfterFortyWindows, "ssd.verify_snapshots", "SCHED"),
+    (ReplaysForty, "ssd.verify_replay", "REPLAY", AT_ONCE),
     (TwentyTurns, "ssd.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
-    (ByteOfTokens, "ssd.buffered_step", "REPLAY", AT_ONCE, EVERYTHING),
-    (ByteOfASequence, "speculate.chain", "INDEX", FLOAT64, EVERYTHING),
-    (ThirdInstance, "ssd.verify_snapshots", "SLOT-SCOPE", FLOAT64, EVERYTHING),
-    (LatePartial, "ssd.verify_snapshots", "ACCEPT-IDX", FLOAT64, EVERYTHING),
-    (FirstTileOfChannels, "speculate.chain", "CONV", FLOAT64, EVERYTHING),
+    (ByteOfTokens, "ssd.buffered_step", "REPLAY", AT_ONCE),
+    (ByteOfASequence, "speculate.chain", "INDEX"),
+    (ThirdInstance, "ssd.verify_snapshots", "SLOT-SCOPE"),
+    (LatePartial, "ssd.verify_snapshots", "ACCEPT-IDX"),
+    (FirstTileOfChannels, "speculate.chain", "CONV"),
     (FullRingRests, "ssd.buffered_verify", "REPLAY", AT_ONCE, WINDOWS),
 )
-"""Each with its operation, its bug class, what it declares, and the windows that it takes."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("long runs", FAULTS)

@@ -6,20 +6,13 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import mamba3
-from ssmspec_ref.contract import FLOAT64, Adapter
+from ssmspec_ref.contract import FLOAT64
 from ssmspec_ref.mamba3 import finish, normed, packed, per_head, pieces_of, turn, values
 from ssmspec_ref.mamba3 import tree as over_trees
 from ssmspec_ref.shapes import Array
 
-from ..recurrences.short_convolutions import AGAIN, Rolled
-from ..single import Wrong, adapter_of
-
-
-def _in_order(ancestors: Array) -> Array:
-    """Every node sees all nodes before it."""
-    live = np.einsum("btt -> bt", ancestors)
-    order: Array = np.tri(ancestors.shape[1], dtype=bool) & live[:, None, :] & live[:, :, None]
-    return order
+from ..fault import planted
+from ..recurrences.short_convolutions import AGAIN, Rolled, in_order
 
 
 def previous_node_in_place_of_the_parent(S: Array, window: Any, ancestors: Array, params: Any) -> Array:
@@ -27,7 +20,7 @@ def previous_node_in_place_of_the_parent(S: Array, window: Any, ancestors: Array
     held = pieces_of(S, window.x.shape[3], window.angle.shape[2], params)
     run, live = over_trees.inputs(window, params), np.einsum("btt -> bt", ancestors)
     _, keys, parents = over_trees.rotated(held, run, ancestors, params)
-    wrong = over_trees.rotated(held, run, _in_order(ancestors), params)[2]
+    wrong = over_trees.rotated(held, run, in_order(ancestors), params)[2]
     found = [over_trees.behind(a, s, at) for at in (parents, wrong) for a, s in ((run.x, held.value), (keys, held.key))]
     moved = np.einsum("bthrp, bthrn -> bthpn", values(found[2], params), found[3])
     moved = moved - np.einsum("bthrp, bthrn -> bthpn", values(found[0], params), found[1])
@@ -46,7 +39,7 @@ def angles_of_all_nodes_before(S: Array, window: Any, ancestors: Array, params: 
     held = pieces_of(S, window.x.shape[3], window.angle.shape[2], params)
     live = np.einsum("btt -> bt", ancestors)
     run = replace(run, turned=np.where(live[..., None, None], run.turned, 0.0))
-    wanted, path = (np.einsum("btj, bjhf -> bthf", m, run.turned) for m in (_in_order(ancestors), ancestors))
+    wanted, path = (np.einsum("btj, bjhf -> bthf", m, run.turned) for m in (in_order(ancestors), ancestors))
     own = np.where(np.tril(ancestors, -1), np.arange(ancestors.shape[1]), -1).max(axis=2)
     off = wanted - path
     run = replace(
@@ -67,39 +60,24 @@ class KeepsOnePiece(Rolled):
         return packed(replace(right, **{self.piece: getattr(left, self.piece)}))
 
 
-class KeepsTheValue(KeepsOnePiece):
-    """The previous value is that of the last draft, after a rejection too."""
-
-    piece = "value"
+def keeps(name: str, says: str, piece: str) -> type[KeepsOnePiece]:
+    return type(name, (KeepsOnePiece,), {"piece": piece, "__doc__": says})
 
 
-class KeepsTheKey(KeepsOnePiece):
-    """The previous key is that of the last draft, after a rejection too."""
-
-    piece = "key"
-
-
-class KeepsTheAngle(KeepsOnePiece):
-    """The angle is not rolled back: the next token is rotated as if all drafts had been accepted."""
-
-    piece = "angle"
-
-
-class KeepsTheSum(KeepsOnePiece):
-    """Angle, key and value are rolled back, and the matrix is not."""
-
-    piece = "S"
-
-
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     (previous_node_in_place_of_the_parent, "mamba3.verify_tree", "TREE-TOPO"),
     (angles_of_all_nodes_before, "mamba3.verify_tree", "TREE-MASK"),
-    (KeepsTheValue, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
-    (KeepsTheKey, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
-    (KeepsTheAngle, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
-    (KeepsTheSum, "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN),
+    *(
+        (keeps(name, says, piece), "mamba3.verify_snapshots", "ROLLBACK", FLOAT64, AGAIN)
+        for name, says, piece in (
+            ("KeepsTheValue", "The previous value is that of the last draft, after a rejection too.", "value"),
+            ("KeepsTheKey", "The previous key is that of the last draft, after a rejection too.", "key"),
+            (
+                "KeepsTheAngle",
+                "The angle is not rolled back: the next token is rotated as if all drafts had been accepted.",
+                "angle",
+            ),
+            ("KeepsTheSum", "Angle, key and value are rolled back, and the matrix is not.", "S"),
+        )
+    ),
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("pieces", FAULTS)

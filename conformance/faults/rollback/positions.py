@@ -5,22 +5,22 @@ nodes are spread over the list, and wrong beside it. Nothing but the positions o
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from unittest.mock import patch
 
 import numpy as np
 
 from ssmspec_ref import attention, decode, speculate, tree
 from ssmspec_ref.backtrack import snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter
 from ssmspec_ref.decode import Row, Sequences, Settings
 from ssmspec_ref.model import Model, tiny
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Positions
 from ssmspec_ref.speculate import Window
 from ssmspec_ref.tree import PADDING
 
+from ...mistakes.mistake import instead
 from ...suite.generate import TOKENS
-from ..single import Wrong, adapter_of
+from ..fault import planted
 
 NODES, PACKED, LAYER = 7, 8, 2
 """Most nodes of a tree; rows of offsets that are kept for one; nodes to a layer, as `by_the_rows_before` has it."""
@@ -61,7 +61,7 @@ def window(sequences: Sequences, wanted: tuple[Row, ...]) -> Window:
     return Window(tokens, parents=parents)
 
 
-def generated(prompts: Array, count: int, speculatively: bool, positions: Callable[[Lengths, Ancestors], Positions]) -> Array:
+def generated(positions: Callable[[Lengths, Ancestors], Positions], prompts: Array, count: int, speculatively: bool) -> Array:
     """`count` tokens after each prompt; `positions` gives those of the nodes of a window."""
     rows = tuple(map(tuple, prompts.tolist()))
     wanted = plain(rows, count)
@@ -80,49 +80,46 @@ def depths(ancestors: Ancestors) -> Array:
     return ancestors.sum(axis=2) - 1
 
 
-def by_depth(prompts: Array, count: int, speculatively: bool) -> Array:
-    """Correct."""
-    return generated(prompts, count, speculatively, attention.positions)
+def in_the_list(length: Lengths, seen: Ancestors) -> Positions:
+    return length[:, None] + np.arange(seen.shape[1])
 
 
-def places_in_the_list(prompts: Array, count: int, speculatively: bool) -> Array:
-    """The position of a node is its index, which equals its depth only in a chain. lablup/mlxcel#1214."""
-    return generated(prompts, count, speculatively, lambda length, seen: length[:, None] + np.arange(seen.shape[1]))
+def by_layers(length: Lengths, seen: Ancestors) -> Positions:
+    offsets = np.zeros(seen.shape[1], dtype=np.int64)
+    for node in range(1, len(offsets)):
+        offsets[node] = offsets[max(0, node - LAYER)] + 1
+    return length[:, None] + offsets
 
 
-def by_the_rows_before(prompts: Array, count: int, speculatively: bool) -> Array:
-    """A new tree level gets the positions of the same number of nodes before it plus one; parents are ignored.
-    NVIDIA/TensorRT-LLM#12962, of a draft model's positions; here they are the target's."""
-
-    def positions(length: Lengths, seen: Ancestors) -> Positions:
-        offsets = np.zeros(seen.shape[1], dtype=np.int64)
-        for node in range(1, len(offsets)):
-            offsets[node] = offsets[max(0, node - LAYER)] + 1
-        return length[:, None] + offsets
-
-    return generated(prompts, count, speculatively, positions)
+def by_another_width(length: Lengths, seen: Ancestors) -> Positions:
+    rows, nodes = seen.shape[:2]
+    held = np.zeros((rows, PACKED), dtype=np.int64)
+    held[:, :nodes] = depths(seen)
+    return length[:, None] + held.ravel()[: rows * nodes].reshape(rows, nodes)
 
 
-def width_of_the_window(prompts: Array, count: int, speculatively: bool) -> Array:
-    """Offsets are stored with the width of the largest tree but read with the width of this window.
-    NVIDIA/TensorRT-LLM#13426."""
-
-    def positions(length: Lengths, seen: Ancestors) -> Positions:
-        rows, nodes = seen.shape[:2]
-        held = np.zeros((rows, PACKED), dtype=np.int64)
-        held[:, :nodes] = depths(seen)
-        return length[:, None] + held.ravel()[: rows * nodes].reshape(rows, nodes)
-
-    return generated(prompts, count, speculatively, positions)
-
-
-FAULTS: tuple[Wrong, ...] = (
-    (places_in_the_list, "generate.greedy", "TREE-TOPO", FLOAT64),
-    (by_the_rows_before, "generate.greedy", "TREE-TOPO", FLOAT64),
-    (width_of_the_window, "generate.greedy", "TREE-TOPO", FLOAT64),
+by_depth = instead("by_depth", "Correct.", partial(generated, attention.positions))
+FAULTS = planted(
+    *(
+        (instead(name, says, partial(generated, positions)), "generate.greedy", "TREE-TOPO")
+        for name, says, positions in (
+            (
+                "places_in_the_list",
+                "The position of a node is its index, which equals its depth only in a chain. lablup/mlxcel#1214.",
+                in_the_list,
+            ),
+            (
+                "by_the_rows_before",
+                "A new tree level gets the positions of the same number of nodes before it plus one; parents are ignored. "
+                "NVIDIA/TensorRT-LLM#12962, of a draft model's positions; here they are the target's.",
+                by_layers,
+            ),
+            (
+                "width_of_the_window",
+                "Offsets are stored with the width of the largest tree but read with the width of this window. "
+                "NVIDIA/TensorRT-LLM#13426.",
+                by_another_width,
+            ),
+        )
+    )
 )
-"""Each with its operation, its bug class, and what it declares."""
-
-
-def adapter() -> Adapter:
-    return adapter_of("positions", FAULTS)

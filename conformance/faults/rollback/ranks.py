@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter
+from ssmspec_ref.contract import FLOAT64
 from ssmspec_ref.shapes import Array
 
 from ...adapters.reference_parts.ranks import WAYS, Ranks, parts, pieces, rejoined, sizes
-from ..single import Wrong, adapter_of
+from ..fault import planted
 
 
 class Moving(Ranks):
@@ -104,20 +104,18 @@ class OneRankFindsThePrefix(Ranks):
         return first.begin(slot, tokens)
 
 
-FAULTS: tuple[Wrong, ...] = tuple(
-    (build, "life.states", bug_class, FLOAT64, WAYS)
-    for build, bug_class in (
-        (ContiguousCut, "CONV"),
-        (ExchangesBAndC, "CONV"),
-        (DealsGroupsInTurn, "GROUP-MAP"),
-        (ReadsTheFirstRanks, "GROUP-MAP"),
-        (AddsReplicas, "GROUP-MAP"),
-        (DealsHeadsInTurn, "SCHED"),
-        (EveryRankTakesTheFirst, "SCHED"),
-        (OneRankFindsThePrefix, "SCHED"),
+FAULTS = planted(
+    *(
+        (build, "life.states", bug_class, FLOAT64, WAYS)
+        for build, bug_class in (
+            (ContiguousCut, "CONV"),
+            (ExchangesBAndC, "CONV"),
+            (DealsGroupsInTurn, "GROUP-MAP"),
+            (ReadsTheFirstRanks, "GROUP-MAP"),
+            (AddsReplicas, "GROUP-MAP"),
+            (DealsHeadsInTurn, "SCHED"),
+            (EveryRankTakesTheFirst, "SCHED"),
+            (OneRankFindsThePrefix, "SCHED"),
+        )
     )
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("ranks", FAULTS)

@@ -1,23 +1,21 @@
 """Rings and checkpoints that are read with what does not belong to them."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ssmspec_ref import ssd
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.layers import mixer
 from ssmspec_ref.layers.mixer import MixerState
 from ssmspec_ref.records import along, concat
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
+from ..fault import planted
 from ..recurrences.size_limits import steps
-from ..single import single
-from .windows import LIMITS, Ring
+from ..windows import Ring, prefix
+from .windows import LIMITS
 
 BLOCK = 4
 
@@ -70,8 +68,7 @@ class RunBehindTheBlock(Ring):
         if rest.any():
             again, lengths = self.inner._gather([list(self.inner._last(b, count)) for b, count in enumerate(rest)])
             self.inner.verify(again)
-            first = np.arange(again.pre.shape[1])
-            self.inner.commit(lengths, np.where(first < lengths[:, None], first, -1))
+            self.inner.commit(*prefix(lengths, np.zeros(again.pre.shape[:2])))
 
 
 class CumulatedTwice:
@@ -107,17 +104,9 @@ class CumulatedTwice:
         return replace(self.held, dt=summed, x=self.held.x * ratio[..., None])
 
 
-FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
-    (KeepsItsFill, "ssd.buffered_verify", "SLOT-REUSE"),
-    (DeadTimesZero, "ssd.buffered_verify", "REPLAY"),
-    (RunBehindTheBlock, "ssd.buffered_verify", "PREFIX-CKPT"),
-    (CumulatedTwice, "ssd.verify_replay", "CHUNK"),
+FAULTS = planted(
+    (KeepsItsFill, "ssd.buffered_verify", "SLOT-REUSE", AT_ONCE, LIMITS),
+    (DeadTimesZero, "ssd.buffered_verify", "REPLAY", AT_ONCE, LIMITS),
+    (RunBehindTheBlock, "ssd.buffered_verify", "PREFIX-CKPT", AT_ONCE, LIMITS),
+    (CumulatedTwice, "ssd.verify_replay", "CHUNK", AT_ONCE, LIMITS),
 )
-"""Each with its operation and its bug class."""
-
-
-subject = partial(single, contract=AT_ONCE, limits=LIMITS)
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty rings", "1", tuple(subject(operation, build) for build, operation, _ in FAULTS))

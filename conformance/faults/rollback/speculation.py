@@ -1,25 +1,16 @@
 """Speculation that commits wrongly or reads the wrong ancestors, over the reference's snapshots."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.backtrack import snapshots
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
 from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState, SSDMixer, scan
 from ssmspec_ref.records import where
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
-from ...adapters.reference_parts.backtracking import Backtracking
-
-
-class Snapshots(Backtracking):
-    """Correct."""
-
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(snapshots, mixer, state)
+from ..fault import planted
+from ..windows import Snapshots, Taken, commits, fewer
 
 
 class KeepsConvWindow(Snapshots):
@@ -29,23 +20,6 @@ class KeepsConvWindow(Snapshots):
         whole = scan(self.kept, self.pending.draft.inputs, self.mixer)[1]
         super().commit(advanced, path)
         self.kept = replace(self.kept, M=whole.M)
-
-
-class RestingRowsAdvance(Snapshots):
-    """A row without a window commits its root."""
-
-    def commit(self, advanced: Lengths, path: Path) -> None:
-        path = path.copy()
-        path[advanced == 0, 0] = 0
-        super().commit(np.maximum(advanced, 1), path)
-
-
-class LosesLastToken(Snapshots):
-    """The last accepted token is not committed."""
-
-    def commit(self, advanced: Lengths, path: Path) -> None:
-        fewer = np.maximum(advanced - 1, 0)
-        super().commit(fewer, np.where(np.arange(path.shape[1]) < fewer[:, None], path, -1))
 
 
 class TreeAsChain(Snapshots):
@@ -110,15 +84,7 @@ class ForgetsPast32(Snapshots):
     def commit(self, advanced: Lengths, path: Path) -> None:
         fitting = np.minimum(advanced, self.room)
         self.room = self.room - fitting
-        super().commit(fitting, np.where(np.arange(path.shape[1]) < fitting[:, None], path, -1))
-
-
-class EightTokensAtMost(Snapshots):
-    """The array of accepted tokens has only eight entries. Bug class REPLAY, capacity."""
-
-    def commit(self, advanced: Lengths, path: Path) -> None:
-        fitting = np.minimum(advanced, 8)
-        super().commit(fitting, np.where(np.arange(path.shape[1]) < fitting[:, None], path, -1))
+        super().commit(*fewer(fitting, path))
 
 
 class TilesGroups(Snapshots):
@@ -138,17 +104,48 @@ class Tiled(SSDMixer):
         return replace(window, B=window.B[:, :, order])
 
 
-WRONG: tuple[Callable[..., Any], ...] = (KeepsConvWindow, RestingRowsAdvance, LosesLastToken, TreeAsChain, RollsBackToStart)
-REACH: tuple[Callable[..., Any], ...] = (
-    FirstColumnWithoutDrafts, SettlesWhenRead, ForgetsPast32, EightTokensAtMost, TilesGroups,
-)  # fmt: skip
+def with_the_root(advanced: Lengths, path: Path) -> Taken:
+    path = path.copy()
+    path[advanced == 0, 0] = 0
+    return np.maximum(advanced, 1), path
+
+
+BOTH = ("speculate.chain", "speculate.tree")
+WRONG = planted(
+    (KeepsConvWindow, BOTH, "ROLLBACK"),
+    (
+        commits("RestingRowsAdvance", "A row without a window commits its root.", Snapshots, with_the_root),
+        BOTH,
+        "PAD-SLOT",
+    ),
+    (
+        commits(
+            "LosesLastToken",
+            "The last accepted token is not committed.",
+            Snapshots,
+            lambda advanced, path: fewer(np.maximum(advanced - 1, 0), path),
+        ),
+        BOTH,
+        "COMMIT",
+    ),
+    (TreeAsChain, "speculate.tree", "TREE-MASK"),
+    (RollsBackToStart, BOTH, "ROLLBACK"),
+)
+REACH = planted(
+    (FirstColumnWithoutDrafts, BOTH, "ACCEPT-IDX"),
+    (SettlesWhenRead, BOTH, "COMMIT"),
+    (ForgetsPast32, BOTH, "REPLAY"),
+    (
+        commits(
+            "EightTokensAtMost",
+            "The array of accepted tokens has only eight entries. Bug class REPLAY, capacity.",
+            Snapshots,
+            lambda advanced, path: fewer(np.minimum(advanced, 8), path),
+        ),
+        BOTH,
+        "REPLAY",
+    ),
+    (TilesGroups, BOTH, "GROUP-MAP"),
+)
 """Faults that only long runs, varied windows, wide groups or an unobserved state show."""
-
-
-def subject(build: Any) -> Subject:
-    operations = ("speculate.tree",) if build is TreeAsChain else ("speculate.chain", "speculate.tree")
-    return Subject(build.__name__, {name: Capability(build, FLOAT64) for name in operations})
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty speculation", "1", tuple(map(subject, (*WRONG, *REACH))))
+FAULTS = (*WRONG, *REACH)

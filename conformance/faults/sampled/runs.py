@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter
 from ssmspec_ref.shapes import Array
 
 from ...adapters.reference_parts.sampled_runs import Generated, Sampler
-from ..single import Wrong, adapter_of
+from ..fault import planted
 
 BLOCK = 64
 
@@ -84,19 +83,17 @@ def generating(build: type[Sampler]) -> Callable[..., Any]:
     return sampled
 
 
-FAULTS: tuple[Wrong, ...] = tuple(
-    (generating(build), "generate.sampled", bug_class, FLOAT64)
-    for build, bug_class in (
-        (DraftsOfAnotherTemperature, "Q-MISMATCH"),
-        (LikeliestDraft, "Q-MISMATCH"),
-        (OneNumberForDraftAndCoin, "RNG"),
-        (RejectedFromTheTarget, "ACCEPT-RULE"),
-        (BonusAfterTheRoot, "P-MISMATCH"),
-        (BlocksShareNumbers, "RNG"),
-        (SeedIsNotRead, "RNG"),
+FAULTS = planted(
+    *(
+        (generating(build), "generate.sampled", bug_class)
+        for build, bug_class in (
+            (DraftsOfAnotherTemperature, "Q-MISMATCH"),
+            (LikeliestDraft, "Q-MISMATCH"),
+            (OneNumberForDraftAndCoin, "RNG"),
+            (RejectedFromTheTarget, "ACCEPT-RULE"),
+            (BonusAfterTheRoot, "P-MISMATCH"),
+            (BlocksShareNumbers, "RNG"),
+            (SeedIsNotRead, "RNG"),
+        )
     )
 )
-
-
-def adapter() -> Adapter:
-    return adapter_of("sampled runs", FAULTS)

@@ -1,6 +1,7 @@
 """Acceptance by another law than the one that drafts and target have, over the reference's."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,73 +10,37 @@ from ssmspec_ref.accept import UniformDice
 from ssmspec_ref.accept.draft_tree import unpadded
 from ssmspec_ref.accept.emitted import Emitted
 from ssmspec_ref.accept.sampled import sampled
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Array
 
 from ...adapters.reference_parts.acceptance import Runs, accept_greedy, accept_sampled, padded
 from ...judge.draw import stored
-from ..single import single
+from ...mistakes.mistake import after, before, instead
+from ...mistakes.operators import rolled
+from ..fault import planted
+from ..recurrences.tiles import CAPPED, capped
 
 
-def cap_before_stop(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
-    """The budget is tested before the end of sequence: tokens between the two are emitted. sgl-project/sglang#33758."""
-    stopped, free = (accept_greedy(tokens, parents, choice, budget, ends) for ends in (eos, ()))
-    capped = free[3] & (free[2] >= budget)
-    return tuple(np.where(capped.reshape(-1, *[1] * (a.ndim - 1)), b, a) for a, b in zip(stopped, free, strict=True))  # type: ignore[return-value]
-
-
-def zero_matches(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+def zero_matches(tokens: Array, emitted: Array, advanced: Array, ended: Array) -> Array:
     """A node without a child is compared with token 0, the filling of a masked load. vllm-project/vllm#29274."""
-    emitted, path, advanced, ended = accept_greedy(tokens, parents, choice, budget, eos)
     emitted = emitted.copy()
     for b, count in enumerate(advanced):
         if 0 < count < tokens.shape[1] and not ended[b] and emitted[b, count - 1] == 0:
             emitted[b, count] = 0
-    return emitted, path, advanced, ended
+    return emitted
 
 
-def accepts_everything(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
+def accepts_everything(tokens: Array, parents: Array, choice: Array) -> Array:
     """Every first child is accepted."""
     agreed = choice.copy()
     for b, row in enumerate(parents):
         for node in range(tokens.shape[1] - 1, 0, -1):
             if row[node] >= 0:
                 agreed[b, row[node]] = tokens[b, node]
-    return accept_greedy(tokens, parents, agreed, budget, eos)
+    return agreed
 
 
-def raw_q(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
-    """The ratio divides by a softmax at temperature 2, though the draft was drawn at 1. huggingface/transformers#47932."""
-    flat = np.sqrt(q)
-    return accept_sampled(tokens, parents, p, flat / flat.sum(axis=2, keepdims=True), *rest)
-
-
-def narrow_q(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
-    """The ratio takes the drafts' law in bf16, though they were drawn from the one in float64. deepseek-ai/DeepSpec#31."""
-    narrow = stored(q, "bf16")
-    return accept_sampled(tokens, parents, p, narrow / narrow.sum(axis=2, keepdims=True), *rest)
-
-
-def certain_by_q(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
-    """Deterministic drafts are accepted as if drawn from q. apple/ml-recurrent-drafter#6."""
-    coins, picks, budget, eos, law = rest
-    return accept_sampled(tokens, parents, p, q, coins, picks, budget, eos, "iid" if law == "point_mass" else law)
-
-
-def drawn_as_certain(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
-    """The drafts' distributions are not passed on: sampled drafts are treated as deterministic. vllm-project/vllm#40269."""
-    coins, picks, budget, eos, law = rest
-    return accept_sampled(tokens, parents, p, q, coins, picks, budget, eos, "point_mass" if law == "iid" else law)
-
-
-def q_of_another_request(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
-    """The drafts' distributions are in the order of the previous batch. vllm-project/vllm#41044."""
-    return accept_sampled(tokens, parents, p, np.roll(q, 1, axis=0), *rest)
-
-
-def p_of_the_row_before(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
-    """A node is compared with the target's distribution of the previous row. NVIDIA/TensorRT-LLM#15098."""
-    return accept_sampled(tokens, parents, np.concatenate([p[:, :1], p[:, :-1]], axis=1), q, *rest)
+def normal(law: Array) -> Array:
+    return np.asarray(law / law.sum(axis=2, keepdims=True))
 
 
 def rejected_stays(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
@@ -140,12 +105,6 @@ def last_of_the_vocabulary(tokens: Array, parents: Array, p: Array, q: Array, *r
     return padded(runs, tokens.shape[1], budget, eos)
 
 
-def ends_by_bisection(tokens: Array, parents: Array, choice: Array, budget: Array, eos: tuple[int, ...]) -> Runs:
-    """The tokens that end a sequence are searched by bisection, as if they were sorted."""
-    found = [i for i in range(int(max(tokens.max(), choice.max())) + 1) if _bisected(eos, i)]
-    return accept_greedy(tokens, parents, choice, budget, tuple(found))
-
-
 def _bisected(ends: tuple[int, ...], token: int) -> bool:
     low, high = 0, len(ends)
     while low < high:
@@ -154,47 +113,104 @@ def _bisected(ends: tuple[int, ...], token: int) -> bool:
     return low < len(ends) and ends[low] == token
 
 
-def noise_of_the_row(tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, *rest: Any) -> Runs:
-    """Noise is indexed by the batch row, which has changed, instead of by the request. vllm-project/vllm#35398."""
-    return accept_sampled(tokens, parents, p, q, np.roll(coins, 1, axis=0), np.roll(picks, 1, axis=0), *rest)
+def ends_by_bisection(tokens: Array, choice: Array, eos: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens that end a sequence are searched by bisection, as if they were sorted."""
+    return tuple(i for i in range(int(max(tokens.max(), choice.max())) + 1) if _bisected(eos, i))
 
 
-def coin_reused(tokens: Array, parents: Array, p: Array, q: Array, coins: Array, picks: Array, *rest: Any) -> Runs:
-    """The coin of a node also picks its last token. sgl-project/sglang#7207."""
-    return accept_sampled(tokens, parents, p, q, coins, coins, *rest)
-
-
-def counts_all(tokens: Array, parents: Array, p: Array, q: Array, *rest: Any) -> Runs:
-    """A rejected sibling is counted as accepted. vllm-project/vllm#2658."""
-    emitted, path, advanced, ended = accept_sampled(tokens, parents, p, q, *rest)
-    siblings = np.array([np.sum(row[1:] == 0) > 1 for row in parents])
-    return emitted, path, advanced + (siblings & (advanced == 1)), ended
-
-
-FAULTS: dict[str, tuple[tuple[Callable[..., Any], str], ...]] = {
-    "acceptance.greedy": (
-        (cap_before_stop, "STOP"),
-        (zero_matches, "GREEDY"),
-        (accepts_everything, "ACCEPT-RULE"),
-        (ends_by_bisection, "STOP"),
+FAULTS = planted(
+    *(
+        (run, "acceptance.greedy", bug_class)
+        for run, bug_class in (
+            (instead("cap_before_stop", CAPPED, partial(capped, accept_greedy)), "STOP"),
+            (after(emitted=zero_matches), "GREEDY"),
+            (before(choice=accepts_everything), "ACCEPT-RULE"),
+            (before(eos=ends_by_bisection), "STOP"),
+        )
     ),
-    "acceptance.sampled": (
-        (raw_q, "Q-MISMATCH"),
-        (narrow_q, "Q-MISMATCH"),
-        (certain_by_q, "Q-MISMATCH"),
-        (drawn_as_certain, "Q-MISMATCH"),
-        (q_of_another_request, "Q-MISMATCH"),
-        (p_of_the_row_before, "P-MISMATCH"),
-        (rejected_stays, "ACCEPT-RULE"),
-        (sample_for_each, "ACCEPT-RULE"),
-        (noise_of_the_row, "RNG"),
-        (coin_reused, "RNG"),
-        (counts_all, "ACCEPT-RULE"),
-        (last_of_the_vocabulary, "RNG"),
+    *(
+        (run, "acceptance.sampled", bug_class)
+        for run, bug_class in (
+            (
+                before(
+                    "raw_q",
+                    "The ratio divides by a softmax at temperature 2, though the draft was drawn at 1. "
+                    "huggingface/transformers#47932.",
+                    q=lambda q: normal(np.sqrt(q)),
+                ),
+                "Q-MISMATCH",
+            ),
+            (
+                before(
+                    "narrow_q",
+                    "The ratio takes the drafts' law in bf16, though they were drawn from the one in float64. "
+                    "deepseek-ai/DeepSpec#31.",
+                    q=lambda q: normal(stored(q, "bf16")),
+                ),
+                "Q-MISMATCH",
+            ),
+            (
+                before(
+                    "certain_by_q",
+                    "Deterministic drafts are accepted as if drawn from q. apple/ml-recurrent-drafter#6.",
+                    law=lambda law: "iid" if law == "point_mass" else law,
+                ),
+                "Q-MISMATCH",
+            ),
+            (
+                before(
+                    "drawn_as_certain",
+                    "The drafts' distributions are not passed on: sampled drafts are treated as deterministic. "
+                    "vllm-project/vllm#40269.",
+                    law=lambda law: "point_mass" if law == "iid" else law,
+                ),
+                "Q-MISMATCH",
+            ),
+            (
+                before(
+                    "q_of_another_request",
+                    "The drafts' distributions are in the order of the previous batch. vllm-project/vllm#41044.",
+                    q=rolled(),
+                ),
+                "Q-MISMATCH",
+            ),
+            (
+                before(
+                    "p_of_the_row_before",
+                    "A node is compared with the target's distribution of the previous row. NVIDIA/TensorRT-LLM#15098.",
+                    p=lambda p: np.concatenate([p[:, :1], p[:, :-1]], axis=1),
+                ),
+                "P-MISMATCH",
+            ),
+            (rejected_stays, "ACCEPT-RULE"),
+            (sample_for_each, "ACCEPT-RULE"),
+            (
+                before(
+                    "noise_of_the_row",
+                    "Noise is indexed by the batch row, which has changed, instead of by the request. "
+                    "vllm-project/vllm#35398.",
+                    coins=rolled(),
+                    picks=rolled(),
+                ),
+                "RNG",
+            ),
+            (
+                before(
+                    "coin_reused",
+                    "The coin of a node also picks its last token. sgl-project/sglang#7207.",
+                    picks=lambda coins: coins,
+                ),
+                "RNG",
+            ),
+            (
+                after(
+                    "counts_all",
+                    "A rejected sibling is counted as accepted. vllm-project/vllm#2658.",
+                    advanced=lambda advanced, parents: advanced + (((parents[:, 1:] == 0).sum(axis=1) > 1) & (advanced == 1)),
+                ),
+                "ACCEPT-RULE",
+            ),
+            (last_of_the_vocabulary, "RNG"),
+        )
     ),
-}
-"""The operation of each, and its bug class."""
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty sampling", "1", tuple(single(o, run) for o, runs in FAULTS.items() for run, _ in runs))
+)

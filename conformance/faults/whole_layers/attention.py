@@ -1,51 +1,24 @@
 """Attention that reads the wrong slots or heads, and compaction that loses what it moves, over the dense form."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.shapes import Ancestors, Array, Lengths, Path
 
-from ...adapters.reference_parts.attention import compact, verify_tree
-from ..single import single
+from ...adapters.reference_parts.attention import verify_tree
+from ...mistakes.mistake import after, before
+from ...mistakes.operators import at_most
+from ..fault import planted
+from ..recurrences.short_convolutions import in_order
 
 
-def sees_siblings(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
+def tiled_heads(
+    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: float | None
 ) -> Array:
-    """The mask of a chain: a node reads all nodes before it."""
-    live = np.einsum("btt -> bt", ancestors)
-    chain = np.tri(q.shape[1], dtype=bool) & live[:, :, None] & live[:, None]
-    return verify_tree(K, V, length, q, k, v, chain, scale)
-
-
-def one_slot_more(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """A dead slot after the committed ones is read."""
-    return verify_tree(K, V, np.minimum(length + 1, K.shape[1] - 1), q, k, v, ancestors, scale)
-
-
-def tiled_heads(K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any) -> Array:
     """Query head h reads key head h mod g. Bug class GROUP-MAP."""
     h, g = q.shape[2], k.shape[2]
     order = np.argsort(np.arange(h) % g, kind="stable")
     y = verify_tree(K, V, length, q[:, :, order], k, v, ancestors, scale)
     return y[:, :, np.argsort(order)]
-
-
-def other_scale(K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any) -> Array:
-    """The given scale is not used."""
-    return verify_tree(K, V, length, q, k, v, ancestors, None)
-
-
-def sixty_four_slots(
-    K: Array, V: Array, length: Lengths, q: Array, k: Array, v: Array, ancestors: Ancestors, scale: Any
-) -> Array:
-    """Slots after the first block of 64 are not read."""
-    return verify_tree(K, V, np.minimum(length, 64), q, k, v, ancestors, scale)
 
 
 def overwrites(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Array]:
@@ -57,22 +30,45 @@ def overwrites(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, 
     return K, V
 
 
-def moves_keys_only(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Array]:
-    """Only keys are moved, not values."""
-    return compact(K, V, length, path)[0], V.copy()
-
-
-def one_length(K: Array, V: Array, length: Lengths, path: Path) -> tuple[Array, Array]:
+def one_length(length: Lengths, K: Array, path: Path) -> Lengths:
     """Every row is moved to after the first row's length. Bug class SLOT-SCOPE."""
-    room = K.shape[1] - path.shape[1]
-    return compact(K, V, np.minimum(np.full_like(length, length[0]), room), path)
+    return np.minimum(np.full_like(length, length[0]), K.shape[1] - path.shape[1])
 
 
-WRONG: dict[str, tuple[Callable[..., Any], ...]] = {
-    "attention.verify_tree": (sees_siblings, one_slot_more, tiled_heads, other_scale, sixty_four_slots),
-    "attention.compact": (overwrites, moves_keys_only, one_length),
-}
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty attention", "1", tuple(single(name, run) for name, runs in WRONG.items() for run in runs))
+FAULTS = planted(
+    *(
+        (run, "attention.verify_tree", bug_class)
+        for run, bug_class in (
+            (
+                before(
+                    "sees_siblings",
+                    "The mask of a chain: a node reads all nodes before it.",
+                    ancestors=lambda ancestors: in_order(ancestors),
+                ),
+                "TREE-MASK",
+            ),
+            (
+                before(
+                    "one_slot_more",
+                    "A dead slot after the committed ones is read.",
+                    length=lambda length, K: np.minimum(length + 1, K.shape[1] - 1),
+                ),
+                "INDEX",
+            ),
+            (tiled_heads, "GROUP-MAP"),
+            (before("other_scale", "The given scale is not used.", scale=None), "VARIANT"),
+            (before("sixty_four_slots", "Slots after the first block of 64 are not read.", length=at_most(64)), "INDEX"),
+        )
+    ),
+    *(
+        (run, "attention.compact", bug_class)
+        for run, bug_class in (
+            (overwrites, "TREE-COMMIT"),
+            (
+                after("moves_keys_only", "Only keys are moved, not values.", V_next=lambda V: V.copy()),
+                "TREE-COMMIT",
+            ),
+            (before(length=one_length), "SLOT-SCOPE"),
+        )
+    ),
+)

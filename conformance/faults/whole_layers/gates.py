@@ -1,5 +1,6 @@
 """Layers of Kimi Delta Attention whose gates, or whose three convolutions, are handled wrongly."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,52 +12,38 @@ from ssmspec_ref.layers.layer import DeltaLayer
 from ssmspec_ref.layers.mixer import MixerInputs
 from ssmspec_ref.shapes import Array
 
-from ..single import Wrong
-from .layers import Right
+from ..fault import planted
+from ..windows import Right, records
+
+Decay = Callable[[Array, Array, float], Array]
+"""Of the input of the gate, the rate and the lower bound."""
 
 
-class Regated(DeltaLayer):
-    """A layer that decays by `log_decay`."""
+def regated(decay: Decay) -> Callable[[Any], Any]:
+    """A record that decays otherwise if there is a lower bound."""
 
-    def log_decay(self, a: Array, bound: float) -> Array:
-        raise NotImplementedError
+    class Regated(DeltaLayer):
+        def inputs(self, u: Array) -> tuple[MixerInputs, Array]:
+            inputs, z = super().inputs(u)
+            if self.lower_bound is None:
+                return inputs, z
+            a = self.a_proj.apply(u).reshape(u.shape[:2] + self.dt_bias.shape) + self.dt_bias
+            gates: Any = inputs.gates
+            return replace(inputs, gates=replace(gates, g=decay(a, self.A[:, None], self.lower_bound))), z
 
-    def inputs(self, u: Array) -> tuple[MixerInputs, Array]:
-        """The inputs, with another log decay if there is a lower bound."""
-        inputs, z = super().inputs(u)
-        if self.lower_bound is None:
-            return inputs, z
-        a = self.a_proj.apply(u).reshape(u.shape[:2] + self.dt_bias.shape) + self.dt_bias
-        gates: Any = inputs.gates
-        return replace(inputs, gates=replace(gates, g=self.log_decay(a, self.lower_bound))), z
-
-
-class Clamped(Regated):
-    def log_decay(self, a: Array, bound: float) -> Array:
-        return np.maximum(bound, self.A[:, None] * np.logaddexp(0.0, a))
+    return lambda record: Regated(**{field.name: getattr(record, field.name) for field in fields(record)})
 
 
-class Outside(Regated):
-    def log_decay(self, a: Array, bound: float) -> Array:
-        return bound * -self.A[:, None] * sigmoid(a)
-
-
-def regated(kind: type[Regated], record: Any) -> Any:
-    return kind(**{field.name: getattr(record, field.name) for field in fields(record)})
-
-
-class ClampsSoftplus(Right):
-    """A lower-bounded decay is the softplus gate, cut at the bound. lightseekorg/tokenspeed#847."""
-
-    def __init__(self, record: Any, rows: int) -> None:
-        super().__init__(regated(Clamped, record), rows)
-
-
-class RateOutsideTheSigmoid(Right):
-    """A lower-bounded decay has its rate as a factor of the sigmoid, not of what the sigmoid is taken of."""
-
-    def __init__(self, record: Any, rows: int) -> None:
-        super().__init__(regated(Outside, record), rows)
+ClampsSoftplus = records(
+    "ClampsSoftplus",
+    "A lower-bounded decay is the softplus gate, cut at the bound. lightseekorg/tokenspeed#847.",
+    regated(lambda a, A, bound: np.maximum(bound, A * np.logaddexp(0.0, a))),
+)
+RateOutsideTheSigmoid = records(
+    "RateOutsideTheSigmoid",
+    "A lower-bounded decay has its rate as a factor of the sigmoid, not of what the sigmoid is taken of.",
+    regated(lambda a, A, bound: np.asarray(bound * -A * sigmoid(a))),
+)
 
 
 class KeepsOneConvolution(Right):
@@ -71,7 +58,7 @@ class KeepsOneConvolution(Right):
 
 BOUNDED = Limits({"kind": ("kda",), "safe_gate": ("on",)}, reason="a fault of the bounded gate")
 KDA = Limits({"kind": ("kda",)}, reason="a fault of Kimi Delta Attention")
-FAULTS: tuple[Wrong, ...] = (
+FAULTS = planted(
     (ClampsSoftplus, "layer.prefill", "NUMERIC", FLOAT64, BOUNDED),
     (ClampsSoftplus, "layer.step", "NUMERIC", FLOAT64, BOUNDED),
     (RateOutsideTheSigmoid, "layer.prefill", "NUMERIC", FLOAT64, BOUNDED),

@@ -1,59 +1,17 @@
-"""Stateful layers over the oracle: a right one, and some that handle their cache wrongly."""
+"""Stateful layers over the oracle that handle their cache wrongly."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Subject
-from ssmspec_ref.layers import layer, mixer
-from ssmspec_ref.layers.layer import RecurrentLayer
-from ssmspec_ref.layers.mixer import MixerState
+from ssmspec_ref.layers import layer
 from ssmspec_ref.shapes import Array
 
+from ..fault import Row, planted
+from ..windows import Right, forward, normed, records
+
 LAYER = ("layer.prefill", "layer.step", "layer.continue", "layer.left_pad", "layer.right_pad", "layer.rollback")
-
-
-class Right:
-    """The oracle's layer with a cache; rollback by the states before each call, and the tokens of a call that is undone in
-    part once more."""
-
-    def __init__(self, record: RecurrentLayer, rows: int) -> None:
-        self.record, self.held = record, mixer.new_state(record.mixer, rows)
-        self.past: list[tuple[Array, Any, MixerState]] = []
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        self.past.append((u, live, self.held))
-        out, self.held = layer.scan(self.held, u, self.record, live)
-        return out
-
-    def state(self) -> tuple[Array, Array]:
-        return self.held.M.copy(), self.held.S.copy()
-
-    def rollback(self, tokens: int) -> None:
-        while tokens > 0:
-            u, live, self.held = self.past.pop()
-            kept = max(u.shape[1] - tokens, 0)
-            tokens -= u.shape[1]
-            if kept:
-                Right.forward(self, u[:, :kept], None if live is None else live[:, :kept])
-
-
-class ForgetsState(Right):
-    """Several tokens at once start from a zero state. huggingface/transformers#45513."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        if u.shape[1] > 1:
-            self.held = replace(self.held, S=np.zeros_like(self.held.S))
-        return super().forward(u, live)
-
-
-class PadsDecay(Right):
-    """Padding is set to zero before the layer, but still decays the state. huggingface/transformers#48256."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        return super().forward(u if live is None else np.where(live[:, :, None], u, 0.0))
 
 
 class KeepsRecurrentState(Right):
@@ -103,31 +61,6 @@ class UndoesOneCall(Right):
         super().rollback(min(tokens, self.past[-1][0].shape[1]))
 
 
-class MasksLastPads(Right):
-    """Only the last w - 1 tokens of left padding are masked."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        if live is not None:
-            first = np.argmax(live, axis=1)[:, None]
-            live = live | (np.arange(u.shape[1]) < first - (self.record.mixer.conv.width - 1))
-        return super().forward(u, live)
-
-
-class MasksTheFirstCall(Right):
-    """The mask of padding is read in the first call only; a padded prompt comes in two."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        return super().forward(u, None if self.past else live)
-
-
-class AssumesEps(Right):
-    """The norm adds 1e-5; the layer's value is ignored."""
-
-    def __init__(self, record: Any, rows: int) -> None:
-        norm = getattr(record, "norm", None)
-        super().__init__(record if norm is None else replace(record, norm=replace(norm, eps=1e-5)), rows)
-
-
 class LosesStateAt64(Right):
     """The second chunk of a prompt longer than 64 tokens starts from a zero state."""
 
@@ -139,30 +72,67 @@ class LosesStateAt64(Right):
         return np.concatenate([head, super().forward(u[:, 64:], None if live is None else live[:, 64:])], axis=1)
 
 
-WRONG: dict[Callable[..., Any], tuple[str, ...]] = {
-    ForgetsState: ("layer.continue",),
-    PadsDecay: ("layer.left_pad", "layer.right_pad"),
-    KeepsRecurrentState: ("layer.rollback",),
-    ClampsPrefill: ("layer.prefill", "layer.step"),
-    LiesAboutWeights: ("layer.prefill",),
-}
-"""The operations that must fail, each."""
+PadsDecay = forward(
+    "PadsDecay",
+    "Padding is set to zero before the layer, but still decays the state. huggingface/transformers#48256.",
+    u=lambda u, live: u if live is None else np.where(live[:, :, None], u, 0.0),
+    live=None,
+)
 
 
-REACH: dict[Callable[..., Any], str] = {
-    UndoesWholeCalls: "layer.rollback",
-    UndoesOneCall: "layer.rollback",
-    MasksLastPads: "layer.left_pad",
-    MasksTheFirstCall: "layer.right_pad",
-    AssumesEps: "layer.prefill",
-    LosesStateAt64: "layer.prefill",
-}
+def rows(*table: Row) -> tuple[Row, ...]:
+    """Faults of layers, each of which has all operations."""
+    return tuple((build, tuple(dict.fromkeys((operation, *LAYER))), bug_class) for build, operation, bug_class in table)
+
+
+WRONG = planted(
+    *rows(
+        (
+            forward(
+                "ForgetsState",
+                "Several tokens at once start from a zero state. huggingface/transformers#45513.",
+                S=lambda S, tokens: np.zeros_like(S) if tokens > 1 else S,
+            ),
+            "layer.continue",
+            "INIT-DROP",
+        ),
+        (PadsDecay, "layer.left_pad", "PAD-LEAK"),
+        (PadsDecay, "layer.right_pad", "PAD-LEAK"),
+        (KeepsRecurrentState, "layer.rollback", "ROLLBACK"),
+        (ClampsPrefill, "layer.prefill", "VARIANT"),
+        (ClampsPrefill, "layer.step", "VARIANT"),
+        (LiesAboutWeights, "layer.prefill", "CONDUCT"),
+    )
+)
+REACH = planted(
+    *rows(
+        (UndoesWholeCalls, "layer.rollback", "ROLLBACK"),
+        (UndoesOneCall, "layer.rollback", "ROLLBACK"),
+        (
+            forward(
+                "MasksLastPads",
+                "Only the last w - 1 tokens of left padding are masked.",
+                live=lambda live, tokens, width: live | (np.arange(tokens) < np.argmax(live, axis=1)[:, None] - (width - 1)),
+            ),
+            "layer.left_pad",
+            "PAD-LEAK",
+        ),
+        (
+            forward(
+                "MasksTheFirstCall",
+                "The mask of padding is read in the first call only; a padded prompt comes in two.",
+                live=lambda live, past: None if past else live,
+            ),
+            "layer.right_pad",
+            "PAD-LEAK",
+        ),
+        (
+            records("AssumesEps", "The norm adds 1e-5; the layer's value is ignored.", normed(eps=1e-5)),
+            "layer.prefill",
+            "NUMERIC",
+        ),
+        (LosesStateAt64, "layer.prefill", "CHUNK"),
+    )
+)
 """Faults that only part of a call, several calls, much padding, another eps or a long prompt show."""
-
-
-def subject(build: Any) -> Subject:
-    return Subject(build.__name__, {name: Capability(build, FLOAT64) for name in LAYER}, absent={"": "a layer"})
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty layers", "1", tuple(map(subject, (*WRONG, *REACH))))
+FAULTS = (*WRONG, *REACH)

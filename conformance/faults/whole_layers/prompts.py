@@ -1,19 +1,17 @@
 """Layers that take a prompt, a single token or a padded row for something else."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import Adapter
 from ssmspec_ref.layers import layer
 from ssmspec_ref.layers.layer import Mamba2Layer
 from ssmspec_ref.shapes import Array
 
+from ..fault import planted
 from ..recurrences.other_rules import LONG, over_the_wrong_axis
-from ..single import single
-from .layers import Right
+from ..windows import Right, forward, normed, records
 
 
 class FiveAreAWindow(Right):
@@ -44,43 +42,12 @@ class PadsTheTail(Right):
         return super().forward(np.concatenate([u, np.zeros_like(u), np.zeros_like(u)], axis=1))[:, :1]
 
 
-class NormsTheWhole(Right):
-    """The gated norm takes its mean over all groups. huggingface/transformers#35943."""
-
-    def __init__(self, record: Any, rows: int) -> None:
-        norm = getattr(record, "norm", None)
-        super().__init__(record if norm is None else replace(record, norm=replace(norm, groups=1)), rows)
-
-
-class OneRowIsNotMasked(Right):
-    """The mask of a batch of one row is not applied. huggingface/transformers#46773."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        return super().forward(u, None if len(u) == 1 else live)
-
-
-class MaskIsNotRead(Right):
-    """The mask of the padding does not reach the layer. state-spaces/mamba#66."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        return super().forward(u)
-
-
 class WholeCallStays(Right):
     """Undoing exactly the tokens of the last call does nothing. ggml-org/llama.cpp#26695."""
 
     def rollback(self, tokens: int) -> None:
         if tokens != self.past[-1][0].shape[1]:
             super().rollback(tokens)
-
-
-class ForgetsTheWindow(Right):
-    """Several tokens at once start with an empty window of the convolution. huggingface/transformers#45513."""
-
-    def forward(self, u: Array, live: Any = None) -> Array:
-        if u.shape[1] > 1:
-            self.held = replace(self.held, M=np.zeros_like(self.held.M))
-        return super().forward(u, live)
 
 
 class SumsOverTargets(Right):
@@ -108,19 +75,46 @@ class SumsOverTargets(Right):
         return np.concatenate(list(parts), axis=1)
 
 
-FAULTS: tuple[tuple[Callable[..., Any], str, str], ...] = (
+FAULTS = planted(
     (FiveAreAWindow, "layer.step", "CLASSIFY"),
     (EightAreAWindow, "layer.step", "CLASSIFY"),
     (PadsTheTail, "layer.step", "CLASSIFY"),
-    (NormsTheWhole, "layer.prefill", "GROUP-MAP"),
-    (OneRowIsNotMasked, "layer.left_pad", "PAD-LEAK"),
-    (MaskIsNotRead, "layer.left_pad", "PAD-LEAK"),
+    (
+        records(
+            "NormsTheWhole",
+            "The gated norm takes its mean over all groups. huggingface/transformers#35943.",
+            normed(groups=1),
+        ),
+        "layer.prefill",
+        "GROUP-MAP",
+    ),
+    (
+        forward(
+            "OneRowIsNotMasked",
+            "The mask of a batch of one row is not applied. huggingface/transformers#46773.",
+            live=lambda live: None if len(live) == 1 else live,
+        ),
+        "layer.left_pad",
+        "PAD-LEAK",
+    ),
+    (
+        forward(
+            "MaskIsNotRead",
+            "The mask of the padding does not reach the layer. state-spaces/mamba#66.",
+            live=None,
+        ),
+        "layer.left_pad",
+        "PAD-LEAK",
+    ),
     (WholeCallStays, "layer.rollback", "ROLLBACK"),
-    (ForgetsTheWindow, "layer.continue", "INIT-DROP"),
+    (
+        forward(
+            "ForgetsTheWindow",
+            "Several tokens at once start with an empty window of the convolution. huggingface/transformers#45513.",
+            M=lambda M, tokens: np.zeros_like(M) if tokens > 1 else M,
+        ),
+        "layer.continue",
+        "INIT-DROP",
+    ),
     (SumsOverTargets, "layer.prefill", "CHUNK"),
 )
-"""Each with its operation and its bug class."""
-
-
-def adapter() -> Adapter:
-    return Adapter("faulty prompts of layers", "1", tuple(single(operation, build) for build, operation, _ in FAULTS))

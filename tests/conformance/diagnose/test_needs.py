@@ -7,8 +7,8 @@ import pytest
 from conformance.cases import Case
 from conformance.diagnose.changes import drawn
 from conformance.diagnose.changes.needs import needs
+from conformance.faults.fault import FP32
 from conformance.faults.recurrences import arithmetic
-from conformance.faults.recurrences.arithmetic import subject
 from conformance.suite import find
 from ssmspec_ref.contract import Capability
 from ssmspec_ref.errors import EmptyWindow
@@ -27,7 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch, passes: Any, failing: tuple[Case, ...]
         return Judged(drawn.Verdict.PASS if passes(case) else drawn.Verdict.FAIL)
 
     monkeypatch.setattr(drawn, "judge", judged)
-    capability = subject(arithmetic.right).capabilities["ssd.scan_masked"]
+    capability = Capability(arithmetic.right, FP32)
     return needs(specification, capability, case, failing)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from conformance.diagnose.facts import facts
-from conformance.faults.memory import past_a_tile
-from conformance.faults.recurrences.packed import right as right_packed
+from conformance.faults.catalogue import of_name
+from conformance.faults.right import packed_scan
 from conformance.judge.draw import stored
 from conformance.suite import find
 from ssmspec_ref import delta, ssd
@@ -69,7 +69,7 @@ def last_above(S: Array, window: Any, ancestors: Ancestors, params: Any) -> Arra
 def counted(S: Array, run: Any, bounds: Array, fresh: Array, params: Any) -> tuple[Array, ...]:
     some = np.diff(bounds) > 0
     place = np.where(some, np.cumsum(some) - some, np.arange(len(some)))
-    return single(*right_packed("ssd", S[place], run, bounds, fresh, params))
+    return single(*packed_scan("ssd", S[place], run, bounds, fresh, params))
 
 
 def clamped(S: Array, token: Any, params: Any) -> tuple[Array, ...]:
@@ -100,7 +100,8 @@ NAMED: dict[str, tuple[Any, ...]] = {
     ),
     "a clamped decay": (clamped, "delta.step/b3,g1,h2,k3,v4/plain/strong/s0", "as if the log decay were at least -5"),
     "an offset without its tile": (
-        partial(as_float32, past_a_tile.gate_of_the_first_tile), "delta.step/b3,g1,h1,k33,v33/gate=channel/gentle/s0",
+        partial(as_float32, of_name("gate_of_the_first_tile").capability.run),
+        "delta.step/b3,g1,h1,k33,v33/gate=channel/gentle/s0",
         "as if key channels from 32 on read g from key channel 0 on again",
     ),
 }  # fmt: skip
@@ -115,7 +116,7 @@ def test_the_cause_is_named(name: str) -> None:
 
 def test_a_wrong_value_is_not_taken_for_a_rounded_one() -> None:
     """The gates of another tile are off by a percent, which bounds of bf16 would allow."""
-    run = partial(as_float32, past_a_tile.skip_of_the_first_tile)
+    run = partial(as_float32, of_name("skip_of_the_first_tile").capability.run)
     found = told(run, "ssd.scan/b3,t2,g1,h1,p33,n33/D=channel/gentle/s0")
     assert "would hold" not in found["behaves"]
 
