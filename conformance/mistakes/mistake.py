@@ -70,7 +70,7 @@ def put(names: Iterable[str], arguments: Iterable[Any], new: Given) -> tuple[Any
         own: dict[str, Any] = {}
         if is_dataclass(value):
             own = {field.name: new[field.name] for field in fields(value) if field.name in new}
-        made.append(new[name] if name in new else replace(value, **own) if own else value)  # type: ignore[type-var]
+        made.append(new[name] if name in new else replace(value, **own) if own else value)
     return (*made, *given[len(made) :])
 
 

@@ -36,9 +36,25 @@ def cut(axis: int, most: int) -> Operator:
     return lambda own: np.take(own, range(min(most, own.shape[axis])), axis)
 
 
-def rolled(axis: int = 0) -> Operator:
+def rolled(axis: int = 0, step: int = 1) -> Operator:
     """Of every index that of the index before it; of the first that of the last."""
-    return lambda own: np.roll(own, 1, axis)
+    return lambda own: np.roll(own, step, axis)
+
+
+def everywhere(axis: int, index: int) -> Operator:
+    """Of every index that of one index."""
+    return lambda own: np.broadcast_to(np.take(own, [index], axis), own.shape).copy()
+
+
+def put(tokens: slice, value: float) -> Operator:
+    """One value for some tokens."""
+
+    def made(own: Array) -> Array:
+        new = own.copy()
+        new[:, tokens] = value
+        return new
+
+    return made
 
 
 def repeated(axis: int, most: int) -> Operator:
@@ -73,3 +89,26 @@ def without_the_root(path: Path) -> Path:
     for b, row in enumerate(path):
         kept[b, : (row > 0).sum()] = row[row > 0]
     return kept
+
+
+def live_only(own: Array, live: Array | None) -> Array:
+    """0 for every token that is not live."""
+    return own if live is None else np.where(of_rows(live, own), own, 0)
+
+
+def in_order(ancestors: Array) -> Array:
+    """Every node sees all nodes before it."""
+    live = np.einsum("btt -> bt", ancestors)
+    order: Array = np.tri(ancestors.shape[1], dtype=bool) & live[:, None, :] & live[:, :, None]
+    return order
+
+
+def nonempty_before(bounds: Array) -> Array:
+    """How many sequences before each are not empty."""
+    has = (np.diff(bounds) > 0).astype(np.int64)
+    return np.asarray(np.cumsum(has) - has)
+
+
+def state_of_the_nonempty(S: Array, bounds: Array) -> Array:
+    """A sequence with tokens begins from the state of place c, where c sequences before it are not empty."""
+    return S[np.where(np.diff(bounds) > 0, nonempty_before(bounds), np.arange(len(S)))]

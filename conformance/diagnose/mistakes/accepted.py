@@ -12,12 +12,11 @@ from ssmspec_ref.layers.mixer import MixerState
 from ssmspec_ref.records import along, rows
 from ssmspec_ref.shapes import Array, Path
 
+from ...mistakes.operators import at_least, without_the_root
 from ...suite.recurrences.paths import behind, ends, paths
 from ...suite.specification import Arguments, Expected
-from ..leaves import changed
 from .named import EACH, Made, Named, Of
 
-EMPTY = -1
 ACCEPTED: dict[str, Callable[[int, int], int]] = {
     "one token fewer were accepted": lambda advanced, tokens: max(advanced - 1, 0),
     "one token more were accepted": lambda advanced, tokens: min(advanced + 1, tokens) if advanced else 0,
@@ -41,43 +40,24 @@ PARTS = {"M": "the window of the convolution", "S": "the recurrent state"}
 def accepted(named: Named, of: Of) -> Made:
     """Each such mistake that the inputs allow."""
     if {"path"} <= named.keys():
-        yield "entries of the path that are 0, the root, were taken for padding", of(_rootless)
+        yield "entries of the path that are 0, the root, were taken for padding", of(path=without_the_root)
     if {"u", "advanced"} <= named.keys() and not {"M", "states"}.isdisjoint(named):
-        yield "the first w of the accepted tokens counted, where more are accepted than the window has columns", of(_first_w)
-        yield "a row with advanced = 0 accepted its root", of(_at_least_one)
+        says = "the first w of the accepted tokens counted, where more are accepted than the window has columns"
+        yield says, of(advanced=lambda advanced, M, states: np.minimum(advanced, (states if M is None else M).shape[-1]))
+        yield "a row with advanced = 0 accepted its root", of(advanced=at_least(1))
     if not {"path", "advanced"} <= named.keys() or EACH not in named["path"].path:
         return
     for says, take in WAYS.items():
-        yield says, of(partial(_taking, take))
+        yield says, of(path=take)
     if {"pre", "M", "S"} <= named.keys():
         for part, words in PARTS.items():
             for says, take in WAYS.items():
                 yield f"{says}, for {words} alone", Commits(part, take)
 
 
-def _first_w(arguments: Arguments, named: Named) -> Arguments:
-    held = next(named[name] for name in ("M", "states") if name in named)
-    return changed(arguments, (named["advanced"], lambda a: np.minimum(a, held.value.shape[-1])))
-
-
-def _at_least_one(arguments: Arguments, named: Named) -> Arguments:
-    return changed(arguments, (named["advanced"], lambda a: np.maximum(a, 1)))
-
-
-def _rootless(arguments: Arguments, named: Named) -> Arguments:
-    def without(path: Path) -> Path:
-        made = np.full_like(path, EMPTY)
-        for b, row in enumerate(path):
-            kept = row[row > 0]
-            made[b, : len(kept)] = kept
-        return made
-
-    return changed(arguments, (named["path"], without))
-
-
 def _counted(take: Callable[[int, int], int], path: Path) -> Path:
     """The first tokens of each path, or the next ones of the window, as many as `take` says."""
-    made = np.full_like(path, EMPTY)
+    made = np.full_like(path, -1)
     for b, row in enumerate(path):
         own = row[row >= 0]
         length = take(len(own), len(row))
@@ -100,10 +80,6 @@ WAYS: dict[str, Callable[[Path], Path]] = {
     "accepted tokens were replayed from the last to the first": _reversed,
 }
 """The tokens that are taken for the accepted ones."""
-
-
-def _taking(take: Callable[[Path], Path], arguments: Arguments, named: Named) -> Arguments:
-    return changed(arguments, (named["path"], take))
 
 
 @dataclass(frozen=True)

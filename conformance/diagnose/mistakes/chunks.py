@@ -8,6 +8,7 @@ import numpy as np
 from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.shapes import Array
 
+from ...mistakes.operators import of_rows, put, state_of_the_nonempty
 from ...suite.specification import Arguments
 from ..leaves import changed
 from .named import Made, Named, Of
@@ -33,9 +34,12 @@ def borders(named: Named, of: Of) -> Made:
             since = "all tokens before it in the run" if block is None else f"the tokens since the last multiple of {block}"
             yield f"the state passed in were decayed by {since} too", of(partial(_decayed_before, log, block))
     if {"bounds", "S"} <= named.keys() and {"b"} <= set(named["S"].axes):
-        yield "a sequence began from S[c], where c counts the sequences before it that are not empty", of(_counted)
+        yield (
+            "a sequence began from S[c], where c counts the sequences before it that are not empty",
+            of(S=state_of_the_nonempty),
+        )
     if {"bounds", "fresh"} <= named.keys():
-        yield "a sequence of one token were never fresh", of(_one_token_kept)
+        yield "a sequence of one token were never fresh", of(fresh=lambda fresh, bounds: fresh & (np.diff(bounds) != 1))
 
 
 def chunks(named: Named, of: Of) -> Made:
@@ -45,12 +49,12 @@ def chunks(named: Named, of: Of) -> Made:
         return
     tokens = window.value.shape[1]
     for start in (start for start in STARTS if start < tokens):
-        yield f"tokens from {start} on started from the state passed in", of(partial(_started_again, start))
+        yield f"tokens from {start} on started from the state passed in", of(**_no_ops(slice(start)))
     for block in (block for block in BLOCKS if block < tokens):
         if {"g"} <= named.keys():
-            yield f"the decay of tokens {block}, {2 * block}, .. were 1", of(partial(_undecayed, block))
-        yield f"token {block - 1} of every {block} were left out", of(partial(_left_out, block, block - 1))
-        yield f"the first of every {block} tokens were left out", of(partial(_left_out, block, 0))
+            yield f"the decay of tokens {block}, {2 * block}, .. were 1", of(g=put(slice(block, None, block), 0.0))
+        yield f"token {block - 1} of every {block} were left out", of(**_no_ops(slice(block - 1, None, block)))
+        yield f"the first of every {block} tokens were left out", of(**_no_ops(slice(0, None, block)))
 
 
 def _gate_of_one(named: Named) -> Array:
@@ -77,69 +81,31 @@ def _decayed_before(log: Callable[[Named], Array], block: int | None, arguments:
     decays = [np.exp(each[0 if block is None else start // block * block : start].sum(axis=0)) for start in starts]
     decay = np.stack(decays)
     some = np.diff(named["bounds"].value) > 0
-    decay = np.where(some.reshape(-1, *(1,) * (decay.ndim - 1)), decay, 1.0)
+    decay = np.where(of_rows(some, decay), decay, 1.0)
     return _scaled_states(arguments, named, decay)
 
 
 def _scaled_states(arguments: Arguments, named: Named, by: Array) -> Arguments:
     """The state of each row times a factor, whose axes are the first ones of the state; in a pool, of its slot."""
 
-    def of_rows(a: Array) -> Array:
-        made: Array = a * by.reshape(*by.shape, *(1,) * (a.ndim - by.ndim))
-        return made
+    def rows(a: Array) -> Array:
+        return a * of_rows(by, a)
 
-    def of_slots(a: Array) -> Array:
+    def slots(a: Array) -> Array:
         made, read = a.copy(), named["read"].value
         if len(np.unique(read[read >= 0])) < (read >= 0).sum():
             raise ParameterError("rows read one slot; its state cannot be scaled for each")
-        made[read[read >= 0]] = of_rows(a[read])[read >= 0]
+        made[read[read >= 0]] = rows(a[read])[read >= 0]
         return made
 
     name = next(name for name in STATES if name in named)
-    return changed(arguments, (named[name], of_slots if {"read"} <= named.keys() else of_rows))
+    return changed(arguments, (named[name], slots if {"read"} <= named.keys() else rows))
 
 
-def _counted(arguments: Arguments, named: Named) -> Arguments:
-    """A sequence with tokens begins from the state of place c, where c sequences before it are not empty."""
-    some = np.diff(named["bounds"].value) > 0
-    place = np.where(some, np.cumsum(some) - some, np.arange(len(some)))
-    return changed(arguments, (named["S"], lambda a: a[place]))
-
-
-def _one_token_kept(arguments: Arguments, named: Named) -> Arguments:
-    one = np.diff(named["bounds"].value) == 1
-    return changed(arguments, (named["fresh"], lambda a: a & ~one))
-
-
-def _started_again(start: int, arguments: Arguments, named: Named) -> Arguments:
-    """The tokens before `start` are no-ops. With a lower limit of dt none is."""
-    softplus = named.get("dt_softplus")
-    never = {"dt": NEVER if softplus is not None and softplus.value else 0.0, "g": 0.0, "beta": 0.0}
-    nothing = [(named[name], value) for name, value in never.items() if name in named]
-    return changed(arguments, *((leaf, partial(_until, start=start, value=value)) for leaf, value in nothing))
-
-
-def _until(a: Array, start: int, value: float) -> Array:
-    made = a.copy()
-    made[:, :start] = value
-    return made
-
-
-def _undecayed(block: int, arguments: Arguments, named: Named) -> Arguments:
-    later = np.arange(named["g"].value.shape[1])
-    none = (later > 0) & (later % block == 0)
-    return changed(arguments, (named["g"], lambda a: np.where(none.reshape(1, -1, *(1,) * (a.ndim - 2)), 0.0, a)))
-
-
-def _left_out(block: int, place: int, arguments: Arguments, named: Named) -> Arguments:
-    """Some tokens are no-ops: they leave the state as it is."""
-    softplus = named.get("dt_softplus")
-    never = {"dt": NEVER if softplus is not None and softplus.value else 0.0, "g": 0.0, "beta": 0.0}
-
-    def without(a: Array, value: float) -> Array:
-        made = a.copy()
-        made[:, place::block] = value
-        return made
-
-    nothing = [(named[name], value) for name, value in never.items() if name in named]
-    return changed(arguments, *((leaf, partial(without, value=value)) for leaf, value in nothing))
+def _no_ops(at: slice) -> dict[str, Callable[..., Array]]:
+    """Some tokens leave the state as it is. With a lower limit of dt none does."""
+    return {
+        "dt": lambda dt, dt_softplus: put(at, NEVER if dt_softplus else 0.0)(dt),
+        "g": put(at, 0.0),
+        "beta": put(at, 0.0),
+    }

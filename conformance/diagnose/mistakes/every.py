@@ -1,13 +1,10 @@
 """Every mistake that the inputs of a case allow: the likeliest kinds first."""
 
-from collections.abc import Callable
-
-from ...suite.specification import Arguments
-from ..leaves import Leaf, leaves
+from ..leaves import Leaf
 from .accepted import Commits, accepted
 from .chunks import borders, chunks
 from .masks import masks
-from .named import EACH, Made, Named, by_name
+from .named import EACH, Made, by_name, of_operation
 from .step_sizes import Steps, step_sizes
 from .terms import Late, terms
 from .texts import texts
@@ -19,11 +16,7 @@ Finished = Late | Steps | Commits
 
 def mistakes(operation: str, every: list[Leaf]) -> Made:
     """Each mistake that the inputs allow, in words and as a function of the arguments, whose own values it reads."""
-    named = by_name(every)
-
-    def of(change: Callable[[Arguments, Named], Arguments]) -> Callable[[Arguments], Arguments]:
-        return lambda arguments: change(arguments, by_name(leaves(operation, arguments)))
-
+    named, of = by_name(every), of_operation(operation)
     yield from accepted(named, of)
     yield from terms(operation, named, of)
     if {"x", "dt", "dt_softplus", "dt_bias"} <= named.keys() and {EACH}.isdisjoint(named["dt"].path):

@@ -10,6 +10,7 @@ from ssmspec_ref import tree
 from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.shapes import Array
 
+from ...mistakes.operators import of_rows
 from ...suite.specification import Arguments, Expected
 from ..leaves import changed, leaves
 from .named import Made, Named, by_name
@@ -29,7 +30,7 @@ class Steps:
         decays, inputs = self.decays(named), self.inputs(named)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(decays == 0, 0.0, inputs / decays)
-        ratio = ratio.reshape(*ratio.shape, *(1,) * (named["x"].value.ndim - ratio.ndim))
+        ratio = of_rows(ratio, named["x"].value)
         left_out = [(named[name], lambda v: None) for name in ("dt_bias", "D", "z") if name in named]
         limit = [(named["dt_limit"], lambda v: (0.0, float("inf")))] if "dt_limit" in named else []
         exact = (named["dt"], lambda a: decays), (named["dt_softplus"], lambda v: False), (named["x"], lambda a: a * ratio)
@@ -69,7 +70,7 @@ def step_taken(named: Named) -> Array:
 
 
 def _raw(named: Named) -> Array:
-    made: Array = named["dt"].value + bias(named)
+    made: Array = named["dt"].value + bias(named["dt_bias"].value)
     return made
 
 
@@ -84,19 +85,15 @@ def _unbiased(named: Named) -> Array:
 
 
 def _packed_steps(named: Named) -> Array:
-    return _packed(step_taken(named), named["ancestors"].value)
+    return packed(step_taken(named), named["ancestors"].value)
 
 
-def packed_gates(arguments: Arguments, named: Named) -> Arguments:
-    return changed(arguments, (named["g"], lambda a: _packed(a, named["ancestors"].value)))
-
-
-def _packed(each: Array, seen: Array) -> Array:
+def packed(each: Array, seen: Array) -> Array:
     """Of each node the sum over the nodes after its parent up to itself, so that sums along a path are those of all nodes."""
-    parents, wide = tree.parents(seen), (1,) * (each.ndim - 2)
-    total = np.cumsum(np.where(tree.live(seen).reshape(*parents.shape, *wide), each, 0.0), axis=1)
+    parents = tree.parents(seen)
+    total = np.cumsum(np.where(of_rows(tree.live(seen), each), each, 0.0), axis=1)
     before = total[np.arange(len(each))[:, None], np.maximum(parents, 0)]
-    made: Array = total - np.where((parents >= 0).reshape(*parents.shape, *wide), before, 0.0)
+    made: Array = total - np.where(of_rows(parents >= 0, each), before, 0.0)
     return made
 
 
@@ -107,5 +104,5 @@ def skip(named: Named) -> Array:
     return whole
 
 
-def bias(named: Named) -> Any:
-    return 0.0 if named["dt_bias"].value is None else named["dt_bias"].value
+def bias(dt_bias: Any) -> Any:
+    return 0.0 if dt_bias is None else dt_bias

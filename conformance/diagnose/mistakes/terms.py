@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.shapes import Array
 
+from ...mistakes.operators import at_least, one
 from ...suite.specification import Arguments, Expected
 from ..leaves import changed, leaves, unchecked
 from .named import EACH, Made, Named, Of, by_name
@@ -24,26 +24,38 @@ def terms(operation: str, named: Named, of: Of) -> Made:
     if {"A"} <= named.keys() and {"t", EACH}.isdisjoint((*named["A"].axes, *named["A"].path)):
         yield "the decay had the other sign, exp(-dt A), and the state grew", of(_growing)
     if {"q", "k", "eps", "l2_norm"} <= named.keys() and named["l2_norm"].value:
-        yield "k were not normalised, but q were", of(partial(_half_normalised, "q"))
-        yield "q were not normalised, but k were", of(partial(_half_normalised, "k"))
+        yield "k were not normalised, but q were", of(l2_norm=False, q=_normalised)
+        yield "q were not normalised, but k were", of(l2_norm=False, k=_normalised)
     if {"q", "k", "scale"} <= named.keys():
-        yield "q were scaled twice", of(_scaled_twice)
+        yield "q were scaled twice", of(scale=lambda scale, k: 1.0 / k.shape[-1] if scale is None else scale * scale)
     if {"beta", "v"} <= named.keys():
-        yield "beta scaled v alone, and not the prediction", of(_scaled_v)
-        yield "beta scaled the prediction alone, and not v", of(_scaled_prediction)
+        yield (
+            "beta scaled v alone, and not the prediction",
+            of(v=lambda v, beta: beta[..., None] * v, beta=one),
+        )  # beta v - S^T k is 1 (v' - S^T k) with v' = beta v
+        yield (
+            "beta scaled the prediction alone, and not v",
+            of(v=lambda v, beta: v / beta[..., None]),
+        )  # v - beta S^T k is beta (v' - S^T k) with v' = v / beta
     if {"dt", "dt_limit", "dt_bias", "dt_softplus"} <= named.keys() and named["dt_softplus"].value:
-        yield "dt were clamped to dt_limit before softplus, and not after it", of(_clamped_early)
-        yield "dt_bias were added after softplus, and not before it", of(_bias_late)
+        yield (
+            "dt were clamped to dt_limit before softplus, and not after it",
+            of(dt=lambda dt, dt_bias, dt_limit: np.clip(dt + bias(dt_bias), *dt_limit), dt_bias=None, dt_limit=(0.0, np.inf)),
+        )
+        yield (
+            "dt_bias were added after softplus, and not before it",
+            of(dt=lambda dt, dt_bias: np.logaddexp(0.0, dt) + bias(dt_bias), dt_bias=None, dt_softplus=False),
+        )
     if {"z", "D", "x"} <= named.keys() and all(isinstance(named[name].value, np.ndarray) for name in ("z", "D")):
         yield "D x were added after the gate, and not before it", Late(operation, "D", skip)
     if {"u", "bias", "activation"} <= named.keys() and isinstance(named["bias"].value, np.ndarray):
         yield "bias were added after the activation, and not before it", Late(operation, "bias", lambda n: n["bias"].value)
     if {"z"} <= named.keys() and isinstance(named["z"].value, np.ndarray):
-        yield "the gate were sigmoid(z) instead of z sigmoid(z)", of(_sigmoid)
-        yield "the gate were relu(z) instead of z sigmoid(z)", of(_relu)
+        yield "the gate were sigmoid(z) instead of z sigmoid(z)", of(z=_to_sigmoid)
+        yield "the gate were relu(z) instead of z sigmoid(z)", of(z=_to_relu)
     if {"g"} <= named.keys() and named["g"].axes[:1] == ("b",) and isinstance(named["g"].value, np.ndarray):
         for least in CLAMPS:
-            yield f"the log decay were at least {least:g}", of(partial(_clamped, least))
+            yield f"the log decay were at least {least:g}", of(g=at_least(least))
 
 
 @dataclass(frozen=True)
@@ -70,61 +82,12 @@ def _growing(arguments: Arguments, named: Named) -> Arguments:
     return unchecked(arguments, named["A"], np.negative)
 
 
-def _half_normalised(which: str, arguments: Arguments, named: Named) -> Arguments:
-    def normalised(a: Array) -> Array:
-        return a / np.sqrt((a**2).sum(axis=-1, keepdims=True) + named["eps"].value)
-
-    return changed(arguments, (named["l2_norm"], lambda v: False), (named[which], normalised))
-
-
-def _scaled_twice(arguments: Arguments, named: Named) -> Arguments:
-    return changed(arguments, (named["scale"], lambda v: 1.0 / named["k"].value.shape[-1] if v is None else v * v))
-
-
-def _scaled_v(arguments: Arguments, named: Named) -> Arguments:
-    """beta v - S^T k is 1 (v' - S^T k) with v' = beta v."""
-    beta = named["beta"].value[..., None]
-    return changed(arguments, (named["v"], lambda a: beta * a), (named["beta"], np.ones_like))
-
-
-def _scaled_prediction(arguments: Arguments, named: Named) -> Arguments:
-    """v - beta S^T k is beta (v' - S^T k) with v' = v / beta."""
-    beta = named["beta"].value[..., None]
-    return changed(arguments, (named["v"], lambda a: a / beta))
-
-
-def _clamped_early(arguments: Arguments, named: Named) -> Arguments:
-    return changed(
-        arguments,
-        (named["dt"], lambda a: np.clip(a + bias(named), *named["dt_limit"].value)),
-        (named["dt_bias"], lambda v: None),
-        (named["dt_limit"], lambda v: (0.0, float("inf"))),
-    )
-
-
-def _bias_late(arguments: Arguments, named: Named) -> Arguments:
-    return changed(
-        arguments,
-        (named["dt"], lambda a: np.logaddexp(0.0, a) + bias(named)),
-        (named["dt_bias"], lambda v: None),
-        (named["dt_softplus"], lambda v: False),
-    )
-
-
-def _sigmoid(arguments: Arguments, named: Named) -> Arguments:
-    """z is replaced by a number whose SiLU is sigmoid(z)."""
-    return changed(arguments, (named["z"], _to_sigmoid))
-
-
-def _relu(arguments: Arguments, named: Named) -> Arguments:
-    return changed(arguments, (named["z"], _to_relu))
-
-
-def _clamped(least: float, arguments: Arguments, named: Named) -> Arguments:
-    return changed(arguments, (named["g"], lambda a: np.maximum(a, least)))
+def _normalised(own: Array, eps: float) -> Array:
+    return np.asarray(own / np.sqrt((own**2).sum(axis=-1, keepdims=True) + eps))
 
 
 def _to_sigmoid(z: Array) -> Array:
+    """A number whose SiLU is sigmoid(z)."""
     return _inverse_silu(1 / (1 + np.exp(-z)))
 
 

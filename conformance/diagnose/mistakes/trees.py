@@ -8,10 +8,9 @@ import numpy as np
 from ssmspec_ref import tree
 from ssmspec_ref.shapes import Array
 
-from ...suite.specification import Arguments
-from ..leaves import Leaf, changed
+from ..leaves import Leaf
 from .named import EACH, Made, Named, Of
-from .step_sizes import PACKED, packed_gates
+from .step_sizes import PACKED, packed
 
 PLACES = (8, 16, 32, 64)
 """Places that an implementation may have for the nodes of a tree."""
@@ -22,27 +21,27 @@ TAKEN = "nodes lay in {0} places, by their numbers modulo {0}, so that later nod
 def tree_mistakes(every: list[Leaf], named: Named, of: Of) -> Made:
     """Each mistake of a tree that the inputs allow."""
     if not {"parents", "ancestors"}.isdisjoint(named):
-        yield "the parent of a node were the last node one level above it", of(partial(_hung, _above))
-        yield "a node began where the child of its parent before it ended, not at its parent", of(partial(_hung, _elder))
+        yield "the parent of a node were the last node one level above it", of(**_hung(named, _above))
+        yield "a node began where the child of its parent before it ended, not at its parent", of(**_hung(named, _elder))
         for places in PLACES:
-            yield TAKEN.format(places), of(partial(_hung, partial(_overwritten, places)))
+            yield TAKEN.format(places), of(**_hung(named, partial(_overwritten, places)))
     if {"ancestors"} <= named.keys():
         for leaf in every:
             if leaf.axes[:2] == ("b", "t") and isinstance(leaf.value, np.ndarray) and leaf.value.dtype.kind == "f":
-                yield f"a node read {leaf.name} at its depth, not at its own place", of(partial(_at_depth, leaf.name))
-                yield f"a node read {leaf.name} of its parent", of(partial(_at_parent, leaf.name))
-        yield "a node that hangs on node 0 began from the state passed in", of(_without_root)
+                yield f"a node read {leaf.name} at its depth, not at its own place", of(**{leaf.name: _at_depth})
+                yield f"a node read {leaf.name} of its parent", of(**{leaf.name: _at_parent})
+        yield "a node that hangs on node 0 began from the state passed in", of(ancestors=_without_root)
     if {"p", "parents"} <= named.keys() and named["p"].value.ndim == 3:
-        yield "the token after an accepted leaf were drawn from the row of its parent", of(_row_of_parent)
+        yield "the token after an accepted leaf were drawn from the row of its parent", of(p=_row_of_parent)
     if {"ancestors", "g"} <= named.keys() and EACH not in named["g"].path:
-        yield PACKED, of(packed_gates)
+        yield PACKED, of(g=lambda g, ancestors: packed(g, ancestors))
 
 
-def _hung(change: Callable[[Array], Array], arguments: Arguments, named: Named) -> Arguments:
+def _hung(named: Named, change: Callable[[Array], Array]) -> dict[str, Callable[[Array], Array]]:
     """Other parents, of a tree given by parents or by ancestors."""
-    if (parents := named.get("parents")) is not None:
-        return changed(arguments, (parents, change))
-    return changed(arguments, (named["ancestors"], lambda seen: tree.ancestors(change(tree.parents(seen)))))
+    if "parents" in named:
+        return {"parents": change}
+    return {"ancestors": lambda own: tree.ancestors(change(tree.parents(own)))}
 
 
 def _above(parents: Array) -> Array:
@@ -69,24 +68,19 @@ def _elder(parents: Array) -> Array:
     return made
 
 
-def _at_depth(name: str, arguments: Arguments, named: Named) -> Arguments:
-    depth = np.maximum(named["ancestors"].value.sum(axis=2) - 1, 0)
-    return changed(arguments, (named[name], lambda a: a[np.arange(len(a))[:, None], depth]))
+def _at_depth(own: Array, ancestors: Array) -> Array:
+    return own[np.arange(len(own))[:, None], np.maximum(ancestors.sum(axis=2) - 1, 0)]
 
 
-def _at_parent(name: str, arguments: Arguments, named: Named) -> Arguments:
-    parents = tree.parents(named["ancestors"].value)
-    parent = np.where(parents >= 0, parents, np.arange(parents.shape[1]))
-    return changed(arguments, (named[name], lambda a: a[np.arange(len(a))[:, None], parent]))
+def _at_parent(own: Array, ancestors: Array) -> Array:
+    parents = tree.parents(ancestors)
+    return own[np.arange(len(own))[:, None], np.where(parents >= 0, parents, np.arange(parents.shape[1]))]
 
 
-def _without_root(arguments: Arguments, named: Named) -> Arguments:
-    def without(a: Array) -> Array:
-        made = a.copy()
-        made[:, 1:, 0] = False
-        return made
-
-    return changed(arguments, (named["ancestors"], without))
+def _without_root(ancestors: Array) -> Array:
+    made = ancestors.copy()
+    made[:, 1:, 0] = False
+    return made
 
 
 def _overwritten(places: int, parents: Array) -> Array:
@@ -95,15 +89,10 @@ def _overwritten(places: int, parents: Array) -> Array:
     return np.where(parents >= 0, parents + (nodes - 1 - parents) // places * places, parents)
 
 
-def _row_of_parent(arguments: Arguments, named: Named) -> Arguments:
-    parents = named["parents"].value
-
-    def of_parent(p: Array) -> Array:
-        made = p.copy()
-        for b, row in enumerate(parents):
-            for node, parent in enumerate(row):
-                if parent >= 0 and node not in row:
-                    made[b, node] = p[b, parent]
-        return made
-
-    return changed(arguments, (named["p"], of_parent))
+def _row_of_parent(p: Array, parents: Array) -> Array:
+    made = p.copy()
+    for b, row in enumerate(parents):
+        for node, parent in enumerate(row):
+            if parent >= 0 and node not in row:
+                made[b, node] = p[b, parent]
+    return made

@@ -11,8 +11,9 @@ from ssmspec_ref.decay_matrix import pieces
 from ssmspec_ref.functions import silu
 from ssmspec_ref.shapes import Array
 
+from ...mistakes import operators
 from ...mistakes.mistake import Mistake, before
-from ...mistakes.operators import drop
+from ...mistakes.operators import drop, nonempty_before
 from ..fault import planted
 from .chunks import CHUNKS, Scanned, cut, named
 
@@ -59,17 +60,6 @@ def state_of_the_nonempty(S: Array, bounds: Array) -> Array:
     return S[nonempty_before(bounds)]
 
 
-def state_of_the_nonempty_but_of_the_empty(S: Array, bounds: Array) -> Array:
-    """The initial state of a sequence is found by the number of sequences before it that are not empty. An empty sequence
-    keeps its own."""
-    return S[np.where(np.diff(bounds) > 0, nonempty_before(bounds), np.arange(len(S)))]
-
-
-def nonempty_before(bounds: Array) -> Array:
-    has = (np.diff(bounds) > 0).astype(np.int64)
-    return np.asarray(np.cumsum(has) - has)
-
-
 VECTORS = (4, 8)
 READS: dict[str, tuple[Any, Callable[..., Array]]] = {"ssd": (ssd, ssd_read), "selective": (selective, selective_read)}
 FAULTS = planted(
@@ -84,9 +74,18 @@ FAULTS = planted(
         for call in ("step", "scan")
         for size in VECTORS
     ),
+    *((before(S=state_of_the_nonempty), f"{rule}.scan_packed", "SLOT-SCOPE") for rule in ("ssd", "delta")),
     *(
-        (before(S=wrong), f"{rule}.scan_packed", "SLOT-SCOPE")
-        for wrong in (state_of_the_nonempty, state_of_the_nonempty_but_of_the_empty)
+        (
+            before(
+                "state_of_the_nonempty_but_of_the_empty",
+                "The initial state of a sequence is found by the number of sequences before it that are not empty. An empty "
+                "sequence keeps its own.",
+                S=operators.state_of_the_nonempty,
+            ),
+            f"{rule}.scan_packed",
+            "SLOT-SCOPE",
+        )
         for rule in ("ssd", "delta")
     ),
 )

@@ -15,9 +15,8 @@ from ssmspec_ref.shapes import Array, Mask
 
 from ...judge.draw import stored
 from ...mistakes.mistake import Mistake, before, instead
-from ...mistakes.operators import of_rows
+from ...mistakes.operators import live_only, of_rows
 from ..fault import planted
-from ..recurrences.arithmetic import live_only
 from ..right import packed_scan
 
 CHUNKS, PACKED = (16, 32, 64), (8, 16, 32, 64)

@@ -11,7 +11,7 @@ from ssmspec_ref.shapes import Array
 
 from ...judge.draw import stored
 from ...mistakes.mistake import before
-from ...mistakes.operators import of_rows
+from ...mistakes.operators import live_only
 from ..fault import FP32, adapter_of, planted
 
 
@@ -54,10 +54,6 @@ def coarse(a: Array) -> Array:
 def in_turn(own: Array, x: Array) -> Array:
     """The groups of all heads, dealt to them in turn."""
     return own[:, :, np.arange(x.shape[2]) % own.shape[2]]
-
-
-def live_only(own: Array, live: Any) -> Array:
-    return own if live is None else np.where(of_rows(live, own), own, 0)
 
 
 FAULTS = planted(

@@ -10,10 +10,9 @@ from ssmspec_ref.shapes import Array, Lengths, Mask, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
 from ...mistakes.mistake import after, before
-from ...mistakes.operators import of_rows
+from ...mistakes.operators import live_only, of_rows
 from ..fault import planted
 from ..windows import Replayed, forward, verifies
-from .arithmetic import live_only
 
 LARGEST = 100.0
 """Values beyond it are taken for padding."""

@@ -11,19 +11,11 @@ from ssmspec_ref.shapes import Array, Lengths, Path
 from ssmspec_ref.shortconv import tree as over_trees
 
 from ...mistakes.mistake import before
-from ...mistakes.operators import of_rows, one
+from ...mistakes.operators import in_order, live_only, of_rows, one
 from ..fault import planted
 from ..windows import Windows
-from .arithmetic import live_only
 
 AGAIN = Limits({"verify": ("once", "twice")})
-
-
-def in_order(ancestors: Array) -> Array:
-    """Every node sees all nodes before it."""
-    live = np.einsum("btt -> bt", ancestors)
-    order: Array = np.tri(ancestors.shape[1], dtype=bool) & live[:, None, :] & live[:, :, None]
-    return order
 
 
 class Rolled(Windows):

@@ -11,8 +11,9 @@ from ssmspec_ref.mamba3 import finish, normed, packed, per_head, pieces_of, turn
 from ssmspec_ref.mamba3 import tree as over_trees
 from ssmspec_ref.shapes import Array
 
+from ...mistakes.operators import in_order
 from ..fault import planted
-from ..recurrences.short_convolutions import AGAIN, Rolled, in_order
+from ..recurrences.short_convolutions import AGAIN, Rolled
 
 
 def previous_node_in_place_of_the_parent(S: Array, window: Any, ancestors: Array, params: Any) -> Array:

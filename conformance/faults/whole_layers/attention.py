@@ -6,9 +6,8 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths, Path
 
 from ...adapters.reference_parts.attention import verify_tree
 from ...mistakes.mistake import after, before
-from ...mistakes.operators import at_most
+from ...mistakes.operators import at_most, in_order
 from ..fault import planted
-from ..recurrences.short_convolutions import in_order
 
 
 def tiled_heads(
@@ -43,7 +42,7 @@ FAULTS = planted(
                 before(
                     "sees_siblings",
                     "The mask of a chain: a node reads all nodes before it.",
-                    ancestors=lambda ancestors: in_order(ancestors),
+                    ancestors=in_order,
                 ),
                 "TREE-MASK",
             ),
