@@ -26,11 +26,10 @@ class Windows(Bare):
 
     def __init__(self, S: Array, params: Any) -> None:
         super().__init__(type(self).way, S, params)
+        self.start()
 
-    @property
-    def held(self) -> Any:
-        """What the way holds, after a first window."""
-        return self.inner
+    def start(self) -> None:
+        """What a fault keeps beside."""
 
 
 class Replayed(Windows):
@@ -66,6 +65,10 @@ class Snapshots(Backtracking):
 
     def __init__(self, mixer: Mixer, state: MixerState) -> None:
         super().__init__(snapshots, mixer, state)
+        self.start(state)
+
+    def start(self, state: MixerState) -> None:
+        """What a fault keeps beside."""
 
 
 class Right:

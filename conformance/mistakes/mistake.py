@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ssmspec_ref.errors import ParameterError
+
 Given = Mapping[str, Any]
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "attention.compact": ("K_next", "V_next"),
@@ -105,6 +107,10 @@ class Mistake:
         """The operation with the mistake. `narrow`: its outputs are stored in single precision."""
         right = self.right or right_of(operation)
         names, said = parameters(right), outputs_of(operation)
+        if unknown := {*self.outputs, *self.only} - {*said}:
+            raise ParameterError(
+                f"{self.__name__} changes {', '.join(sorted(unknown))} of {operation}; give {', '.join(said)}"
+            )
 
         def run(*arguments: Any) -> Any:
             given = inputs(names, arguments)
@@ -119,6 +125,7 @@ class Mistake:
             return values if isinstance(came, tuple) else values[0]
 
         run.__name__, run.__doc__ = self.__name__, self.__doc__
+        vars(run)["mistake"] = self
         return run
 
 

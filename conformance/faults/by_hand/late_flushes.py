@@ -59,9 +59,9 @@ class StaleEntriesDecay(Turning):
 
     entries = 12
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
-        self.written = np.zeros((len(S), self.entries), dtype=bool)
+    def start(self) -> None:
+        super().start()
+        self.written = np.zeros((len(self.S), self.entries), dtype=bool)
 
     def replayed(self, b: int) -> Array:
         right, stale = super().replayed(b), self.written[b].copy()
@@ -86,9 +86,9 @@ class StaleEntriesDecay(Turning):
 class DecaysInItsOwnWindow(Turning):
     """An entry of the ring is decayed by later entries of its own window only, not by those of later windows."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
-        self.counts: list[list[int]] = [[] for _ in S]
+    def start(self) -> None:
+        super().start()
+        self.counts: list[list[int]] = [[] for _ in self.S]
 
     def replayed(self, b: int) -> Array:
         S, first = self.S[b : b + 1], 0

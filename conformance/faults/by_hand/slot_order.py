@@ -1,7 +1,6 @@
 """Rings whose entries are read in another order than they came, or kept with one group; and snapshots of another count."""
 
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from ..windows import Windows
 class Turning(Entries):
     """A right ring that continues after the entry that was flushed last, and so wraps around."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
+    def start(self) -> None:
         self.origin = np.zeros_like(self.cursor)
 
     def slots(self, b: int) -> Array:

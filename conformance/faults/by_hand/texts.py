@@ -7,10 +7,9 @@ import numpy as np
 from ssmspec_ref.shapes import Array
 
 from ...adapters.reference_parts import drafts
-from ...adapters.reference_parts.processors import process
 from ...mistakes.mistake import after, before
 from ..fault import planted
-from ..sampled.processors import absent, penalised, times
+from ..sampled.processors import absent, penalised, process, times
 
 OTHER = {"last": "first", "first": "last"}
 PLACE = {"last": -1, "first": 0}

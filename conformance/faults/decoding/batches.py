@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import TokenVerdict, TokenWindow
-from ssmspec_ref.model import Model
 from ssmspec_ref.shapes import Array
 
 from .decoders import OtherTokens, Remembers, Right
@@ -30,16 +29,15 @@ class RowForSlot(Right):
 class ForkAliases(Right):
     """A fork shares its source's state; a window of one advances the other."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.shared: dict[int, int] = {}
 
     def fork(self, slot: int, to: int) -> None:
         super().fork(slot, to)
         self.shared |= {slot: to, to: slot}
 
-    def keep(self, slot: int, window: TokenWindow, pending: Any, row: int, path: Array, root: int) -> None:
-        super().keep(slot, window, pending, row, path, root)
+    def keep(self, slot: int, *rest: Any) -> None:
+        super().keep(slot, *rest)
         other = self.shared.get(slot)
         if other in self.kept:
             self.kept[other] = self.kept[slot]
@@ -52,8 +50,7 @@ class ForkAliases(Right):
 class ReusesTheState(Right):
     """A prompt of one token continues from the slot's previous state. Bug class SLOT-REUSE."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.left: dict[int, Any] = {}
 
     def release(self, slot: int) -> None:
@@ -84,8 +81,7 @@ class PaddingLagsAsSlotZero(Right):
     """Padding repeats the accepted drafts of slot 0; if the batch has no room for them, other rows lose their token. This
     project's joint attainment once did this. Bug class PAD-SLOT."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.lag = 0
 
     def commit(self, verdict: TokenVerdict) -> None:
@@ -127,8 +123,7 @@ class RaggedAsUniform(OtherTokens):
 class StaleOrder(Right):
     """The slots of the previous batch are reused if it had the same number of rows. Bug class SCHED."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.order: list[int] = []
 
     def verify(self, window: TokenWindow) -> Array:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import FLOAT64, Adapter, Decoding, TokenVerdict, TokenWindow
-from ssmspec_ref.model import Model
 from ssmspec_ref.shapes import Array
 
 from .decoders import Remembers, Right
@@ -18,8 +17,7 @@ ROWS = 3
 class Disturbed(Right):
     """A call between verify and commit discards the window's drafts."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.waits = self.disturbed = False
 
     def verify(self, window: TokenWindow) -> Array:

@@ -20,6 +20,10 @@ class Right(PathDecoder):
     def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
         super().__init__(snapshots, model, slots, cache, window)
         self.slots = slots
+        self.start()
+
+    def start(self) -> None:
+        """What a fault keeps beside."""
 
     def after(self, slot: int, tokens: Sequence[int]) -> ModelState:
         """The state of a slot, advanced by tokens."""
@@ -45,13 +49,12 @@ class OtherTokens(Right):
 class Remembers(Right):
     """The state of a slot before its last window is kept in `before`."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.before: dict[int, Any] = {}
 
-    def keep(self, slot: int, window: TokenWindow, pending: Any, row: int, path: Array, root: int) -> None:
+    def keep(self, slot: int, *rest: Any) -> None:
         self.before[slot] = self.kept[slot]
-        super().keep(slot, window, pending, row, path, root)
+        super().keep(slot, *rest)
 
     def begin(self, slot: int, state: ModelState, tokens: tuple[int, ...]) -> None:
         self.before.pop(slot, None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ssmspec_ref.contract import FLOAT64, Adapter, Decoding, TokenVerdict, TokenWindow
 from ssmspec_ref.layers.mixer import MixerState
-from ssmspec_ref.model import Model, ModelState
+from ssmspec_ref.model import ModelState
 from ssmspec_ref.shapes import Array
 
 from .batches import (
@@ -63,13 +63,12 @@ class LosesLastToken(OtherTokens):
 class SettlesWhenRead(Right):
     """Accepted tokens are applied when the state is read; the next window ignores them."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.due: dict[int, Any] = {}
 
-    def keep(self, slot: int, window: TokenWindow, pending: Any, row: int, path: Array, root: int) -> None:
+    def keep(self, slot: int, *rest: Any) -> None:
         held = self.kept[slot]
-        super().keep(slot, window, pending, row, path, root)
+        super().keep(slot, *rest)
         self.due[slot], self.kept[slot] = self.kept[slot], held
 
     def snapshot(self, slot: int) -> Any:
@@ -116,13 +115,12 @@ class StepReadsTheOldColumn(Remembers):
 class RingOfOneWindow(Right):
     """A ring has room for one window and is not flushed: accepted tokens of the second are lost. Bug class REPLAY."""
 
-    def __init__(self, model: Model, slots: int, cache: int, window: int) -> None:
-        super().__init__(model, slots, cache, window)
+    def start(self) -> None:
         self.full: set[int] = set()
 
-    def keep(self, slot: int, window: TokenWindow, pending: Any, row: int, path: Array, root: int) -> None:
+    def keep(self, slot: int, *rest: Any) -> None:
         held = self.kept[slot]
-        super().keep(slot, window, pending, row, path, root)
+        super().keep(slot, *rest)
         if slot in self.full:
             self.kept[slot] = held
         self.full.add(slot)

@@ -71,8 +71,7 @@ class CountsItsCalls:
 class HandsOutItsOutputs(Windows):
     """verify hands out a buffer that the next window overwrites. Bug class CONDUCT."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
+    def start(self) -> None:
         self.buffers: dict[tuple[int, ...], Array] = {}
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
@@ -85,9 +84,8 @@ class HandsOutItsOutputs(Windows):
 class HandsOutItsState(Windows):
     """state hands out the pool itself, which later windows change. Bug class CONDUCT."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
-        self.pool = np.array(S)
+    def start(self) -> None:
+        self.pool = np.array(self.S)
 
     def state(self) -> Array:
         self.pool[...] = super().state()
@@ -97,9 +95,8 @@ class HandsOutItsState(Windows):
 class LogOfTheNextRow(Replayed):
     """A row's log of accepted tokens has room for 256: what is behind lies in the log of the next row. Bug class INDEX."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
-        self.total = np.zeros(len(S), dtype=np.int64)
+    def start(self) -> None:
+        self.total = np.zeros(len(self.S), dtype=np.int64)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         self.total += advanced

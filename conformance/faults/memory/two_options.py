@@ -65,8 +65,7 @@ def gate_behind_padding(z: Array, read: Array | None, bounds: Array) -> Array:
 class KeepsTheFirstGate(Windows):
     """A window that is verified twice has z of the first time. Bug class SCHED."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
+    def start(self) -> None:
         self.z: Array | None = None
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:

@@ -63,48 +63,47 @@ def known(own: Array) -> Array:
 
 
 FAULTS = planted(
-    *(
-        (verifies(name, says, base, **change), operation, "INDEX", *how)
-        for name, says, base, change, operation, *how in (
-            (
-                "OneTileOfStates",
-                "The last axis of the state is stored to the 64th entry.",
-                Windows,
-                {"state": drop(-1, 64)},
-                "ssd.verify_snapshots",
-            ),
-            (
-                "OneTileOfHeads",
-                "Heads from the 32nd on are not written.",
-                Windows,
-                {"y": drop(2, 32)},
-                "ssd.verify_snapshots",
-            ),
-            ("OneTileOfRows", "Rows from the 32nd on are not written.", Windows, {"y": drop(0, 32)}, "ssd.verify_snapshots"),
-            (
-                "OneTileOfChannels",
-                "Channels of a head from the 64th on are not written.",
-                Windows,
-                {"y": drop(-1, 64)},
-                "delta.verify_snapshots",
-            ),
-            (
-                "HeadsInReplay",
-                "With replay, heads from the 32nd on are not written.",
-                Replayed,
-                {"y": drop(2, 32)},
-                "ssd.verify_replay",
-                AT_ONCE,
-            ),
-            (
-                "ChannelsInReplay",
-                "With replay, channels of a head from the 64th on are not written.",
-                Replayed,
-                {"y": drop(-1, 64)},
-                "delta.verify_replay",
-                AT_ONCE,
-            ),
-        )
+    (
+        verifies(
+            "OneTileOfStates",
+            "The last axis of the state is stored to the 64th entry.",
+            Windows,
+            state=drop(-1, 64),
+        ),
+        "ssd.verify_snapshots",
+        "INDEX",
+    ),
+    (
+        verifies("OneTileOfHeads", "Heads from the 32nd on are not written.", Windows, y=drop(2, 32)),
+        "ssd.verify_snapshots",
+        "INDEX",
+    ),
+    (
+        verifies("OneTileOfRows", "Rows from the 32nd on are not written.", Windows, y=drop(0, 32)),
+        "ssd.verify_snapshots",
+        "INDEX",
+    ),
+    (
+        verifies("OneTileOfChannels", "Channels of a head from the 64th on are not written.", Windows, y=drop(-1, 64)),
+        "delta.verify_snapshots",
+        "INDEX",
+    ),
+    (
+        verifies("HeadsInReplay", "With replay, heads from the 32nd on are not written.", Replayed, y=drop(2, 32)),
+        "ssd.verify_replay",
+        "INDEX",
+        AT_ONCE,
+    ),
+    (
+        verifies(
+            "ChannelsInReplay",
+            "With replay, channels of a head from the 64th on are not written.",
+            Replayed,
+            y=drop(-1, 64),
+        ),
+        "delta.verify_replay",
+        "INDEX",
+        AT_ONCE,
     ),
     (StatesInARing, "ssd.buffered_verify", "INDEX", AT_ONCE, LIMITS),
     (

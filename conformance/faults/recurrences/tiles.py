@@ -10,7 +10,7 @@ from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 from ...adapters.reference_parts.acceptance import Runs, accept_sampled
 from ...mistakes.mistake import after, before, instead
-from ...mistakes.operators import Operator, at_most, cut, drop, of_rows, places
+from ...mistakes.operators import at_most, cut, drop, of_rows, places
 from ..fault import FP32, planted
 
 NEVER, PADDING = -7, -2
@@ -22,7 +22,7 @@ def trees_of_the_first_row(ancestors: Ancestors) -> Ancestors:
     return same if len(ancestors) > 4 else ancestors
 
 
-def moved(axis: int, most: int) -> dict[str, Operator]:
+def moved(axis: int, most: int) -> dict[str, Any]:
     """Keys and values that are moved up to an index of an axis only."""
     return {
         "K_next": lambda own, K: np.where(places(own, axis) < most, own, K),

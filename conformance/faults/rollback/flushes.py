@@ -25,6 +25,10 @@ class Entries:
     def __init__(self, S: Array, params: Any) -> None:
         self.S, self.params, self.cursor = S.copy(), params, np.zeros(len(S), dtype=np.int64)
         self.ring: Any = None
+        self.start()
+
+    def start(self) -> None:
+        """What a fault keeps beside."""
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
         self.window, self.rule = window, RECURRENCES.owner("window", window).definition

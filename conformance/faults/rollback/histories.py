@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from ssmspec_ref.backtrack import Accepted
-from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
+from ssmspec_ref.layers.mixer import MixerInputs, MixerState
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
 from ..fault import planted
@@ -15,8 +15,7 @@ from ..windows import Snapshots, Windows, commits, fewer, prefix
 class FirstColumnOfStates(Snapshots):
     """A step without drafts starts from the state after the previous window's root. vllm-project/vllm#52942."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.column = state
 
     def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
@@ -53,8 +52,7 @@ class OtherSlot(Snapshots):
 class TrailsForEver(Snapshots):
     """The tokens undone by a partial rejection are undone again in every later window. TheTom/llama-cpp-turboquant#352."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.behind = np.zeros(state.M.shape[0], dtype=np.int64)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
@@ -67,8 +65,7 @@ class TrailsForEver(Snapshots):
 class AcceptanceOfTheWindowBefore(Snapshots):
     """A window is committed with the accepted counts of the previous window. Bug class SCHED."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.late: Lengths | None = None
 
     def commit(self, advanced: Lengths, path: Path) -> None:

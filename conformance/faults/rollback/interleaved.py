@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ssmspec_ref.contract import Limits
-from ssmspec_ref.layers.mixer import Mixer, MixerInputs, MixerState
+from ssmspec_ref.layers.mixer import MixerInputs, MixerState
 from ssmspec_ref.shapes import Array, Lengths, Parents, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
@@ -71,8 +71,7 @@ class OneCacheForRuns(OneCache):
 class TreeStays(Snapshots):
     """A chain after a tree of the same size is verified as that tree."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.tree: Parents | None = None
 
     def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
@@ -85,8 +84,7 @@ class TreeStays(Snapshots):
 class TreeStaysInReplay(Replayed):
     """A chain after a tree of the same size is replayed as that tree."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
+    def start(self) -> None:
         self.tree: Parents | None = None
 
     def verify(self, window: Any, parents: Parents | None = None) -> Array:
@@ -106,8 +104,7 @@ def held_tree(held: Parents | None, tokens: int, parents: Parents | None) -> tup
 class LatestWindows(Snapshots):
     """From the thirteenth window on only the root is committed: a table of windows is full."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.windows = 0
 
     def commit(self, advanced: Lengths, path: Path) -> None:
@@ -121,9 +118,8 @@ class Counted(Ring):
 
     entries = 64
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
-        self.taken = np.zeros(len(S), dtype=np.int64)
+    def start(self) -> None:
+        self.taken = np.zeros(len(self.S), dtype=np.int64)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
         self.taken = np.where(self.taken + path.shape[1] > self.entries, 0, self.taken)

@@ -2,13 +2,13 @@
 
 import weakref
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ssmspec_ref.backtrack import activation_replay
-from ssmspec_ref.layers.mixer import Mixer, MixerState
-from ssmspec_ref.shapes import Array, Lengths, Path
+from ssmspec_ref.layers.mixer import MixerState
+from ssmspec_ref.shapes import Lengths, Path
 
 from ...adapters.reference_parts.backtracking import AT_ONCE
 from ...adapters.reference_parts.windows import Bare
@@ -20,8 +20,7 @@ from .flushes import WINDOWS, Entries
 class AfterFortyWindows(Windows):
     """From the forty-first window on the last accepted token is not committed."""
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
+    def start(self) -> None:
         self.windows = 0
 
     def commit(self, advanced: Lengths, path: Path) -> None:
@@ -49,9 +48,8 @@ class TwentyTurns(Entries):
 
     entries = 17
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
-        self.turns = np.zeros(len(S), dtype=np.int64)
+    def start(self) -> None:
+        self.turns = np.zeros(len(self.S), dtype=np.int64)
 
     def flush(self, due: np.ndarray) -> None:
         self.turns += due
@@ -69,8 +67,7 @@ class ByteOfTokens(Steps):
 class ByteOfASequence(Snapshots):
     """A layer counts the accepted tokens of a row in a byte: the window that passes 256 is not committed."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.count = np.zeros(state.M.shape[0], dtype=np.int64)
 
     def commit(self, advanced: Lengths, path: Path) -> None:
@@ -94,8 +91,7 @@ class ThirdInstance(Windows):
 
     used: ClassVar[list["weakref.ref[ThirdInstance]"]] = []
 
-    def __init__(self, S: Array, params: Any) -> None:
-        super().__init__(S, params)
+    def start(self) -> None:
         held = [one for of in self.used if (one := of()) is not None]
         self.first = held[0] if len(held) == 2 else None
         self.used[:] = map(weakref.ref, (*held, self))

@@ -33,8 +33,7 @@ class TreeAsChain(Snapshots):
 class RollsBackToStart(Snapshots):
     """A rejected window restores the state of the first window, not of the last commit."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.first = state
 
     def commit(self, advanced: Lengths, path: Path) -> None:
@@ -45,8 +44,7 @@ class RollsBackToStart(Snapshots):
 class FirstColumnWithoutDrafts(Snapshots):
     """A step without drafts reads the previous step's window of the convolution. vllm, bug class ACCEPT-IDX."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.before = state
 
     def verify(self, inputs: MixerInputs, parents: Parents | None = None) -> Array:
@@ -60,8 +58,7 @@ class FirstColumnWithoutDrafts(Snapshots):
 class SettlesWhenRead(Snapshots):
     """Accepted tokens are committed when the state is read; the next verification ignores them."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.due = state
 
     def commit(self, advanced: Lengths, path: Path) -> None:
@@ -77,8 +74,7 @@ class SettlesWhenRead(Snapshots):
 class ForgetsPast32(Snapshots):
     """A full ring of 32 tokens is not flushed: tokens accepted later are lost."""
 
-    def __init__(self, mixer: Mixer, state: MixerState) -> None:
-        super().__init__(mixer, state)
+    def start(self, state: MixerState) -> None:
         self.room = np.full(state.M.shape[0], 32)
 
     def commit(self, advanced: Lengths, path: Path) -> None:

@@ -80,7 +80,7 @@ PadsDecay = forward(
 )
 
 
-def rows(*table: Row) -> tuple[Row, ...]:
+def rows(*table: tuple[Any, str, str]) -> tuple[Row, ...]:
     """Faults of layers, each of which has all operations."""
     return tuple((build, tuple(dict.fromkeys((operation, *LAYER))), bug_class) for build, operation, bug_class in table)
 
