@@ -20,21 +20,28 @@ from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.delta import DeltaParams, DeltaWindow
 from ssmspec_ref.functions import sigmoid, softplus
 from ssmspec_ref.layers import mixer as layers
+from ssmspec_ref.layers.mamba3 import Mamba3Mixer
+from ssmspec_ref.layers.shortconv import NO_CHANNELS, ShortConvGates, ShortConvMixer
+from ssmspec_ref.mamba3 import Mamba3Params, Mamba3Window, width
 from ssmspec_ref.selective import SelectiveParams, SelectiveWindow
 from ssmspec_ref.shapes import Array, ChannelState, DeltaState, State
+from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow
 from ssmspec_ref.ssd import SSDParams, SSDWindow
 
 TOLERANCE = 1e-12  # of max|ref|, see above
 
 Family: TypeAlias = Literal["gentle", "mamba", "hard"]
 FAMILIES: tuple[Family, ...] = ("gentle", "mamba", "hard")
-Kind: TypeAlias = Literal["ssd", "ssd_grouped", "delta", "delta_channel", "selective"]
-KINDS: tuple[Kind, ...] = ("ssd", "ssd_grouped", "delta", "delta_channel", "selective")
+Kind: TypeAlias = Literal["ssd", "ssd_grouped", "delta", "delta_channel", "selective", "shortconv", "mamba3"]
+CONVOLVED: tuple[Kind, ...] = ("ssd", "ssd_grouped", "delta", "delta_channel", "selective")
+"""Layers with a convolution in front of the recurrence."""
+KINDS: tuple[Kind, ...] = (*CONVOLVED, "shortconv", "mamba3")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The letters of `shapes.py`; r is the rank of dt in Mamba-1. The defaults have 1 < g < h and k != v."""
+    """The letters of `shapes.py`; r is the rank of dt in Mamba-1 and of the inputs in Mamba-3, whose keys have 2 n channels,
+    of which min(k, n) pairs turn. The defaults have 1 < g < h and k != v."""
 
     b: int = 2
     t: int = 7
@@ -266,6 +273,58 @@ def selective_case(
     return first_state(rng, family, (s.b, s.d, s.n)), window, params
 
 
+def shortconv_params(rng: np.random.Generator, sizes: Sizes, bias: bool = True) -> ShortConvParams:
+    return ShortConvParams(rng.normal(size=(sizes.d, sizes.w)), rng.normal(size=sizes.d) if bias else None)
+
+
+def shortconv_case(
+    seed: int, sizes: Sizes, family: Family, bias: bool = True
+) -> tuple[Array, ShortConvWindow, ShortConvParams]:
+    """The last products, a window and parameters of the short convolution."""
+    rng, s = np.random.default_rng(seed), sizes
+    params = shortconv_params(rng, s, bias)
+    window = ShortConvWindow(*rng.normal(size=(3, s.b, s.t, s.d)))
+    return first_state(rng, family, (s.b, s.d, s.w - 1)), window, params
+
+
+def mamba3_params(
+    rng: np.random.Generator, sizes: Sizes, family: Family, pairs: Literal["neighbours", "halves"] = "halves"
+) -> Mamba3Params:
+    """A floor that some of the decays meet; maps of the inputs where there are several ranks."""
+    s = sizes
+    maps = [rng.uniform(0.3, 1.2, (s.h, s.r, s.p)) if s.r > 1 else None for _ in range(3)]
+    norms, biases = rng.uniform(0.5, 1.5, (2, 2 * s.n)), 1 + rng.normal(0, 0.5, (2, s.h, s.r, 2 * s.n))
+    floor = 0.05 if family == "gentle" else 2.0
+    steps = dt_bias(rng, (s.h,))
+    return Mamba3Params(*norms, *biases, steps, rng.normal(size=s.h), *maps, A_floor=floor, pairs=pairs)
+
+
+def mamba3_window(
+    rng: np.random.Generator, family: Family, params: Mamba3Params, lead: tuple[int, int], sizes: Sizes, z: bool = True
+) -> Mamba3Window:
+    s, h = sizes, params.heads
+    return Mamba3Window(
+        x=rng.normal(size=(*lead, h, s.p)),
+        dt=raw_steps(rng, family, params.dt_bias, True, (*lead, h)),
+        A=inverse_softplus(-decay_rates(rng, family, (*lead, h))),
+        trap=rng.normal(size=(*lead, h)),
+        angle=rng.normal(size=(*lead, min(s.k, s.n))),
+        B=rng.normal(size=(*lead, params.rank, s.g, params.states)),
+        C=rng.normal(size=(*lead, params.rank, s.g, params.states)),
+        z=rng.normal(size=(*lead, h, s.p)) if z else None,
+    )
+
+
+def mamba3_case(
+    seed: int, sizes: Sizes, family: Family, z: bool = True, **options: Any
+) -> tuple[Array, Mamba3Window, Mamba3Params]:
+    """A state of four pieces, a window and parameters of Mamba-3; options are those of `mamba3_params`."""
+    rng, s = np.random.default_rng(seed), sizes
+    params = mamba3_params(rng, s, family, **options)
+    window = mamba3_window(rng, family, params, (s.b, s.t), s, z)
+    return first_state(rng, family, (s.b, s.h, width(s.p, 2 * s.n, min(s.k, s.n), s.r))), window, params
+
+
 # --------------------------------------------------------------------------------------------------------------- layers
 
 
@@ -287,6 +346,10 @@ def mixer(kind: Kind, seed: int, sizes: Sizes, family: Family = "gentle") -> lay
             params1 = selective_params(rng, s, family)
             x_proj, dt_proj = rng.normal(size=(s.r + 2 * s.n, s.d)) * s.d**-0.5, rng.normal(size=(s.d, s.r)) * s.r**-0.5
             return layers.SelectiveMixer(conv_params(rng, s.d, s.w), params1, x_proj, dt_proj)
+        case "shortconv":
+            return ShortConvMixer(NO_CHANNELS, shortconv_params(rng, s))
+        case "mamba3":
+            return Mamba3Mixer(NO_CHANNELS, mamba3_params(rng, s, family), s.p, s.g, min(s.k, s.n))
 
 
 def state(mixer: layers.Mixer, seed: int, rows: int, family: Family = "gentle") -> layers.MixerState:
@@ -321,7 +384,19 @@ def inputs(
             )
         case layers.SelectiveMixer():
             return layers.MixerInputs(pre, layers.SelectiveGates(rng.normal(size=pre.shape) if z else None))
+        case ShortConvMixer():
+            return layers.MixerInputs(pre, ShortConvGates(*rng.normal(size=(3, *lead, len(mixer.params.weight)))))
+        case Mamba3Mixer():
+            sizes = Sizes(p=mixer.channels, g=mixer.groups, k=mixer.angles, n=mixer.params.states // 2)
+            return layers.MixerInputs(pre, mamba3_window(rng, family, mixer.params, lead, sizes, z))
     raise AssertionError(f"a {type(mixer).__name__} is of no kind that is drawn here")
+
+
+def tokens(
+    kind: Kind, mixer: layers.Mixer, seed: int, rows: int, count: int, family: Family = "gentle"
+) -> layers.MixerInputs:
+    """A window of tokens for a layer of a kind."""
+    return inputs(mixer, seed, rows, count, family, channel_gate=kind == "delta_channel")
 
 
 def layer(
@@ -329,5 +404,4 @@ def layer(
 ) -> tuple[layers.Mixer, layers.MixerState, layers.MixerInputs]:
     """A layer of a kind, a state with sizes.b rows, and one window of sizes.t tokens."""
     made = mixer(kind, seed, sizes, family)
-    window = inputs(made, seed, sizes.b, sizes.t, family, channel_gate=kind == "delta_channel")
-    return made, state(made, seed, sizes.b, family), window
+    return made, state(made, seed, sizes.b, family), tokens(kind, made, seed, sizes.b, sizes.t, family)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import NumericContract
+from ssmspec_ref.error_bounds import Approx, compare
 from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer
 from ssmspec_ref.layers.mixer import DeltaGates, SSDGates
 from ssmspec_ref.records import each
@@ -339,3 +340,8 @@ class Machine:
 def wide(a: Any) -> Any:
     """The same values in float64, as the records want them."""
     return a.astype(np.float64)
+
+
+def used(got: Any, pair: Approx) -> float:
+    """The share of a bound that a result uses."""
+    return compare(np.asarray(got), pair.value, pair.error).utilisation

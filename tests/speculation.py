@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref import slots
-from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, joint, snapshots
+from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, joint, snapshots, tree
 from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.layers.mixer import MixerInputs, MixerState, scan
 from ssmspec_ref.records import arrays, each, rows
 from ssmspec_ref.shapes import Array
-from tests.families import TOLERANCE, Family, Kind, Sizes, inputs, layer, same_bits
+from tests.families import TOLERANCE, Family, Kind, Sizes, layer, same_bits, tokens
 
 PATHS: dict[str, Any] = {
     "snapshots": snapshots,
     "joint": joint,
     "activation_replay": activation_replay,
     "replay_buffer": ReplayBuffer(capacity=9, window=4),
+    "tree": tree,
 }
+TREES = ("snapshots", "activation_replay", "tree")
+"""The paths that verify trees."""
 
 
 @dataclass
@@ -60,8 +63,8 @@ class Excess:
         """max|got - ref| / allowed, TOLERANCE of max|ref|; the bounds of float64 are in `tests/ref/test_backtrack_bounds`."""
         assert got.shape == ref.shape
         with np.errstate(invalid="ignore"):
-            error = float(np.max(np.abs(got - ref)))
-        allowed = TOLERANCE * float(np.max(np.abs(ref)))
+            error = float(np.max(np.abs(got - ref), initial=0.0))
+        allowed = TOLERANCE * float(np.max(np.abs(ref), initial=0.0))
         excess = error / allowed if allowed > 0 else (0.0 if error == 0 else np.inf)
         self.worst = float(np.maximum(self.worst, excess))  # keeps NaN
 
@@ -123,8 +126,7 @@ def _draft(rng: np.random.Generator, case: Case, mixer: Any, trails: list[Trail]
     resting = rng.uniform(size=len(trails)) < 0.1
     lengths = np.where(resting[sequence], 0, real + lag[sequence])
     width = max(int(lengths.max()), case.tokens)
-    channel_gate = case.kind == "delta_channel"
-    window = inputs(mixer, int(rng.integers(2**31)), len(sequence), width, case.family, channel_gate=channel_gate)
+    window = tokens(case.kind, mixer, int(rng.integers(2**31)), len(sequence), width, case.family)
     for r, b in enumerate(sequence):
         first = int(np.flatnonzero(sequence == b)[0])
         root = tokens_of(window, first, int(lag[b]), int(lag[b]) + 1)

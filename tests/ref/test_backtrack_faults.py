@@ -11,7 +11,7 @@ import pytest
 from ssmspec_ref import conv
 from ssmspec_ref.backtrack import Accepted, activation_replay, snapshots
 from ssmspec_ref.lengths import chain_path
-from tests.families import KINDS, Kind, Sizes
+from tests.families import CONVOLVED, KINDS, Kind, Sizes
 from tests.speculation import PATHS, Case, speculate
 
 VERBS = ("start", "verify", "commit", "restore", "refeed")
@@ -55,8 +55,8 @@ def test_planted_a_replay_one_token_off_is_caught(off: int, kind: Kind) -> None:
     assert caught(wrong(activation_replay, commit=commit), kind)
 
 
-@pytest.mark.parametrize("path", ["activation_replay", "replay_buffer"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", ["activation_replay", "replay_buffer", "tree"])
+@pytest.mark.parametrize("kind", CONVOLVED)
 def test_planted_a_conv_window_that_keeps_a_rejected_token_is_caught(
     path: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +66,7 @@ def test_planted_a_conv_window_that_keeps_a_rejected_token_is_caught(
     assert caught(PATHS[path], kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CONVOLVED)
 def test_planted_a_snapshot_whose_conv_window_is_the_last_one_is_caught(kind: Kind) -> None:
     def commit(pending: Any, accepted: Accepted, mixer: Any) -> Any:
         kept = snapshots.commit(pending, accepted, mixer)
@@ -77,7 +77,7 @@ def test_planted_a_snapshot_whose_conv_window_is_the_last_one_is_caught(kind: Ki
     assert caught(wrong(snapshots, commit=commit), kind)
 
 
-@pytest.mark.parametrize("path", ["snapshots", "activation_replay", "replay_buffer"])
+@pytest.mark.parametrize("path", [name for name in PATHS if name != "joint"])
 def test_planted_the_row_of_another_draft_committed_is_caught(path: str) -> None:
     """Joint attainment commits no row: the accepted tokens are brought again (`tests/ref/test_backtrack_joint`)."""
 

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssmspec_ref import tree
-from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, snapshots
+from ssmspec_ref.backtrack import Accepted, Draft, snapshots
 from ssmspec_ref.errors import AcceptanceError, EmptyWindow, LengthError, ParameterError, PrecisionError, ShapeMismatch
-from ssmspec_ref.layers.mixer import MixerInputs, scan
+from ssmspec_ref.layers.mixer import MixerInputs
 from ssmspec_ref.records import arrays, each, rows
-from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, inputs, layer, same_bits, seeds
-from tests.speculation import PATHS, Case, Excess, speculate, tokens_of
-from tests.trees import drawn_trees
+from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, layer, same_bits, seeds
+from tests.speculation import PATHS, Case, speculate
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -42,40 +40,6 @@ def test_windows_without_drafts_and_with_few_equal_never_speculating(path: str, 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_long_run_with_gentle_decay_and_a_large_state_does_not_drift(path: str) -> None:
     assert speculate(PATHS[path], Case("ssd", 11, Sizes(b=1), "gentle", windows=50, drafts=1)).holds()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("path", [snapshots, activation_replay], ids=["snapshots", "activation_replay"])
-@settings(deadline=None, derandomize=True, max_examples=3)
-@given(st.data(), seeds, drawn_sizes(rows=2))
-def test_an_accepted_path_of_a_tree_equals_never_speculating(
-    path: Any, kind: Kind, data: st.DataObject, seed: int, sizes: Sizes
-) -> None:
-    rng, excess = np.random.default_rng(seed), Excess()
-    mixer, state, _ = layer(kind, seed, sizes)
-    kept = path.start(state)
-    for w in range(3):
-        parents = data.draw(drawn_trees(sizes.b, 6))
-        window = inputs(mixer, seed + w, sizes.b, 6, channel_gate=kind == "delta_channel")
-        y, pending = path.verify(kept, Draft(window, parents=parents), mixer)
-        nodes, advanced = np.full((sizes.b, 6), -1), np.zeros(sizes.b, dtype=np.int64)
-        for b in range(sizes.b):
-            last = int(rng.integers(0, tree.sizes(parents)[b]))
-            way = np.flatnonzero(tree.ancestors(parents)[b, last])
-            advanced[b] = 0 if rng.uniform() < 0.2 else len(way)
-            nodes[b, : advanced[b]] = way[: advanced[b]]
-        plain = []
-        for b in range(sizes.b):
-            after = rows(state, np.array([b]))
-            for node in nodes[b, : advanced[b]]:
-                y_plain, after = scan(after, tokens_of(window, b, node, node + 1), mixer)
-                excess.compare(y[b : b + 1, node : node + 1], y_plain)
-            plain.append(after)
-        kept = path.commit(pending, Accepted(advanced, path=nodes), mixer)
-        state = each(lambda *a: np.concatenate(a), *plain)
-        excess.compare(path.restore(kept, mixer).M, state.M)
-        excess.compare(path.restore(kept, mixer).S, state.S)
-    assert excess.holds(), excess
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -153,25 +117,6 @@ def test_the_accepted_row_must_be_named_where_a_sequence_has_several(path: str) 
     with pytest.raises(AcceptanceError, match="sequence 0 accepted row 0, but its rows are \\[\\]"):
         verb.commit(pending, Accepted(np.array([1, 1])), mixer)
     verb.commit(pending, Accepted(np.array([0, 1]), np.array([0, 1])), mixer)
-
-
-@pytest.mark.parametrize("path", [snapshots, activation_replay], ids=["snapshots", "activation_replay"])
-@pytest.mark.parametrize("nodes", [[0, 2, -1], [1, -1, -1], [2, 1, 0], [0, -1, 1], [0, 0, -1], [0, 9, -1], [-1, -1, -1]])
-def test_a_path_that_is_no_path_of_the_tree_is_refused(path: Any, nodes: list[int]) -> None:
-    _, mixer, kept, draft = _window(path, parents=np.array([[-1, 0, 0], [-1, 0, 1]]))
-    _, pending = path.verify(kept, draft, mixer)
-    advanced = np.array([0, sum(node >= 0 for node in nodes) or 1])
-    with pytest.raises(AcceptanceError, match=f"sequence 1 advanced by {advanced[1]}, but its path is"):
-        path.commit(pending, Accepted(advanced, path=np.array([nodes, nodes])), mixer)
-
-
-@pytest.mark.parametrize("path", [snapshots, activation_replay], ids=["snapshots", "activation_replay"])
-def test_a_tree_without_a_path_accepts_its_first_nodes_only_where_they_are_a_path(path: Any) -> None:
-    _, mixer, kept, draft = _window(path, parents=np.array([[-1, 0, 0], [-1, 0, 1]]))
-    _, pending = path.verify(kept, draft, mixer)
-    path.commit(pending, Accepted(np.array([2, 3])), mixer)
-    with pytest.raises(AcceptanceError, match=r"sequence 0 advanced by 3, but its path is \[0, 1, 2\]"):
-        path.commit(pending, Accepted(np.array([3, 3])), mixer)
 
 
 @pytest.mark.parametrize("path", PATHS)

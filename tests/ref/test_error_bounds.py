@@ -1,7 +1,7 @@
 """The rules of the error bounds: operations, functions, comparison, layers; and float64 itself against its own bound."""
 
-from collections.abc import Callable
-from dataclasses import replace
+import operator
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,24 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssmspec_ref import attention, conv, delta, error_bounds, selective, ssd, tree
+from ssmspec_ref import attention, error_bounds, tree
 from ssmspec_ref.contract import FLOAT64, UNIT_ROUNDOFF, NumericContract
-from ssmspec_ref.conv import tree as conv_tree
-from ssmspec_ref.delta import chunked as delta_chunked
-from ssmspec_ref.delta import tree as delta_tree
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from ssmspec_ref.layers import layer, mixer
-from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
 from ssmspec_ref.layers.linear import Linear
 from ssmspec_ref.layers.norm import GatedNorm, Norm, gated, rms
-from ssmspec_ref.selective import chunked as selective_chunked
-from ssmspec_ref.selective import tree as selective_tree
+from ssmspec_ref.model import tiny_layers
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.ssd import chunked as ssd_chunked
-from ssmspec_ref.ssd import tree as ssd_tree
 from tests import families
 from tests.families import FAMILIES, KINDS, Family, Sizes, drawn_sizes, seeds
-from tests.low_precision import F32, SUMS, Machine, low, rounded, stored
+from tests.low_precision import F32, SUMS, Machine, low, rounded, stored, used
+
+from .recurrences import ALL, DECAYING, case, drawn
 
 FP32 = NumericContract(function_ulp=3)  # NumPy's exp
 U = UNIT_ROUNDOFF["fp32"]
@@ -41,21 +36,14 @@ def wide_range(seed: int, size: int = 4000, low_power: float = -30, high_power: 
     return x.astype(F32).astype(np.float64)
 
 
-def used(got: Any, pair: error_bounds.Approx) -> float:
-    return error_bounds.compare(np.asarray(got), pair.value, pair.error).utilisation
-
-
 # ------------------------------------------------------------------------------------------------------------ operations
 
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
-@pytest.mark.parametrize("name", ["+", "-", "*", "/"])
+
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_errs_by_one_rounding_at_most_and_the_bound_is_sharp(name: str) -> None:
-    function: Callable[[Any, Any], Any] = {
-        "+": lambda a, b: a + b,
-        "-": lambda a, b: a - b,
-        "*": lambda a, b: a * b,
-        "/": lambda a, b: a / b,
-    }[name]
+    function = OPERATIONS[name]
     a, b = wide_range(1, low_power=-18, high_power=18), wide_range(2, low_power=-18, high_power=18)
     got = function(low(a), low(b))
     pair = function(error_bounds.exact(a, FP32), error_bounds.exact(b, FP32))
@@ -63,15 +51,10 @@ def test_an_operation_errs_by_one_rounding_at_most_and_the_bound_is_sharp(name: 
     assert used(got, pair) > (0.1 if name == "/" else 0.9)  # division may be a library function
 
 
-@pytest.mark.parametrize("name", ["+", "-", "*", "/"])
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_errors_of_the_operands_reach_the_result(name: str) -> None:
     """The result from operands at either end of their intervals lies within the bound, at u = 2^-53."""
-    function: Callable[[Any, Any], Any] = {
-        "+": lambda a, b: a + b,
-        "-": lambda a, b: a - b,
-        "*": lambda a, b: a * b,
-        "/": lambda a, b: a / b,
-    }[name]
+    function = OPERATIONS[name]
     rng = np.random.default_rng(3)
     a, b = rng.normal(size=(2, 500))
     e_a, e_b = 0.3 * np.abs(rng.normal(size=500)), 0.5 * np.abs(b)
@@ -136,24 +119,24 @@ def test_more_roundings_than_digits_are_refused() -> None:
 
 # ------------------------------------------------------------------------------------------------------------- functions
 
-FUNCTIONS: dict[str, tuple[Any, Any]] = {
-    "exp": (error_bounds.exp, lambda m: m.exp),
-    "softplus": (error_bounds.softplus, lambda m: m.softplus),
-    "sigmoid": (error_bounds.sigmoid, lambda m: m.sigmoid),
-    "silu": (error_bounds.silu, lambda m: m.silu),
+FUNCTIONS: dict[str, Any] = {
+    "exp": np.exp,
+    "softplus": lambda x: np.logaddexp(0, x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", list(FUNCTIONS)[:4])
 @pytest.mark.parametrize(
     "contract", [FP32, replace(FP32, exp="ex2"), replace(FP32, softplus="log")], ids=["libm", "ex2", "log"]
 )
 def test_a_function_in_float32_stays_within_its_bound(name: str, contract: NumericContract) -> None:
-    bound, plain = FUNCTIONS[name]
     x = np.concatenate([wide_range(7, 20000, -8, 2), np.linspace(-100, 85, 20001)]).clip(-100, 85).astype(F32).astype(float)
-    pair = bound(error_bounds.exact(x, contract))
+    pair = getattr(error_bounds, name)(error_bounds.exact(x, contract))
     for variant in (0, 1):
-        assert 0.1 < used(plain(Machine(contract, variant=variant))(low(x)), pair) <= 1
+        assert 0.1 < used(getattr(Machine(contract, variant=variant), name)(low(x)), pair) <= 1
 
 
 def test_softplus_as_the_logarithm_of_a_sum_is_refused_where_log1p_was_declared() -> None:
@@ -162,21 +145,13 @@ def test_softplus_as_the_logarithm_of_a_sum_is_refused_where_log1p_was_declared(
     assert used(Machine(replace(FP32, softplus="log")).softplus(low(x)), pair) > 1
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, "rsqrt"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_error_of_an_argument_goes_through_a_function(name: str) -> None:
-    bound = FUNCTIONS[name][0] if name in FUNCTIONS else error_bounds.rsqrt
-    exact: Any = {
-        "exp": np.exp,
-        "softplus": lambda x: np.logaddexp(0, x),
-        "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-        "silu": lambda x: x / (1 + np.exp(-x)),
-        "rsqrt": lambda x: 1 / np.sqrt(x),
-    }[name]
     rng = np.random.default_rng(8)
     x = rng.uniform(0.5, 3, 2000) if name == "rsqrt" else rng.normal(size=2000) * 6
     error = np.abs(x) * rng.uniform(0, 0.4, 2000)
-    pair = bound(error_bounds.exact(x, FLOAT64, error))
-    worst = max(used(exact(x + s * error), pair) for s in np.linspace(-1, 1, 9) * ENDS[2])
+    pair = getattr(error_bounds, name)(error_bounds.exact(x, FLOAT64, error))
+    worst = max(used(FUNCTIONS[name](x + s * error), pair) for s in np.linspace(-1, 1, 9) * ENDS[2])
     assert 0.5 < worst <= 1
 
 
@@ -292,120 +267,92 @@ def test_a_bound_of_zero_demands_equality_and_shapes_must_match() -> None:
 # ----------------------------------------------------------------------------- float64 against its own bound: recurrences
 
 
-def both(*pairs: error_bounds.Approx) -> Array:
-    """The bound on the distance of two computations."""
-    return sum((p.error for p in pairs), np.zeros(()))
-
-
 def within(got: Any, ref: Any, *pairs: error_bounds.Approx) -> bool:
-    return error_bounds.compare(got, ref, both(*pairs)).passed
+    """Whether two computations differ by no more than both bounds."""
+    return error_bounds.compare(got, ref, sum((p.error for p in pairs), np.zeros(()))).passed
 
 
-RECURRENCES: dict[str, tuple[Any, Any, Any, Any, Any]] = {
-    "ssd": (ssd, ssd_chunked, ssd_tree, error_bounds.ssd, families.ssd_case),
-    "selective": (selective, selective_chunked, selective_tree, error_bounds.selective, families.selective_case),
-    "delta": (delta, delta_chunked, delta_tree, error_bounds.delta, families.delta_case),
-}
+of_every = pytest.mark.parametrize("kind", ALL)
 
 
-@pytest.mark.parametrize("kind", RECURRENCES)
+@of_every
 @quick
-@given(seed=seeds, sizes=drawn_sizes(), family=st.sampled_from(FAMILIES), chunk=st.integers(1, 13), option=st.booleans())
+@given(st.data(), st.integers(1, 13), st.booleans())
 def test_chunked_and_tree_forms_equal_the_recurrence_within_both_bounds(
-    kind: str, seed: int, sizes: Sizes, family: Family, chunk: int, option: bool
+    kind: str, data: st.DataObject, chunk: int, no_ops: bool
 ) -> None:
-    plain, chunked, tree_form, bounds, draw = RECURRENCES[kind]
-    S, window, params = draw(seed, sizes, family, **({"channel_gate": option} if kind == "delta" else {"bias": option}))
-    y, S_next = plain.scan(S, window, params)
-    y_bound, S_bound = bounds.scan(S, window, params, FLOAT64)
+    """With dead tokens, too: a row without a live token has bound 0."""
+    c = data.draw(drawn(kind))
+    bounds, live = c.recurrence.bounds, None
+    if no_ops:
+        live = c.live()
+        live[0] = False
+    y, S_next = c.scan(live)
+    y_bound, S_bound = bounds.scan(c.S, c.window, c.params, FLOAT64, live)
     assert within(y_bound.value, y, y_bound, y_bound)  # the pairs hold the oracle's values
-    y_chunked, S_chunked = chunked.scan(S, window, params, chunk=chunk)
-    y_other, S_other = bounds.scan(S, window, params, replace(FLOAT64, order="chunked", chunk=chunk))
+    assert within(S_bound.value, S_next, S_bound, S_bound)
+    y_chunked, S_chunked = c.chunks(chunk, live)
+    y_other, S_other = bounds.scan(c.S, c.window, c.params, replace(FLOAT64, order="chunked", chunk=chunk), live)
     assert within(y_chunked, y, y_bound, y_other)
     assert within(S_chunked, S_next, S_bound, S_other)
-    mask = np.broadcast_to(np.tri(sizes.t, dtype=bool), (sizes.b, sizes.t, sizes.t)).copy()
-    y_tree = bounds.tree(S, window, mask, params, FLOAT64)
-    assert within(tree_form.scan(S, window, mask, params), y, y_bound, y_tree)
+    if live is not None:
+        assert not S_bound.error[0].any()
+        assert not y_bound.error[~live].any()
+        return
+    mask = np.broadcast_to(np.tri(c.tokens, dtype=bool), (len(c.S), c.tokens, c.tokens)).copy()
+    y_tree = bounds.tree(c.S, c.window, mask, c.params, FLOAT64)
+    assert within(c.tree(mask), y, y_bound, y_tree)
+    parents = np.array([[-1, *(c.rng.integers(0, i) for i in range(1, c.tokens))]] * len(c.S))
+    y_tree = bounds.tree(c.S, c.window, tree.ancestors(parents), c.params, FLOAT64)
+    assert within(c.tree(tree.ancestors(parents)), c.along(tree.ancestors(parents)), y_tree, y_tree)
 
 
-@pytest.mark.parametrize("kind", RECURRENCES)
-@quick
-@given(seed=seeds, sizes=drawn_sizes(), family=st.sampled_from(FAMILIES), chunk=st.integers(1, 5))
-def test_no_op_tokens_leave_the_bound_as_it_is(kind: str, seed: int, sizes: Sizes, family: Family, chunk: int) -> None:
-    """The bound with dead tokens, NaN in them, holds the oracle's values; a row without a live token has bound 0."""
-    plain, chunked, _, bounds, draw = RECURRENCES[kind]
-    S, window, params = draw(seed, sizes, family)
-    live = np.random.default_rng(seed).random((sizes.b, sizes.t)) < 0.5
-    live[0] = False
-    y, S_next = plain.scan(S, window, params, live)
-    y_bound, S_bound = bounds.scan(S, window, params, FLOAT64, live)
-    y_other, S_other = bounds.scan(S, window, params, replace(FLOAT64, order="chunked", chunk=chunk), live)
-    y_chunked, S_chunked = chunked.scan(S, window, params, live, chunk=chunk)
-    assert within(y_chunked, y, y_bound, y_other)
-    assert within(S_chunked, S_next, S_bound, S_other)
-    assert not S_bound.error[0].any()
-    assert not y_bound.error[~live].any()
+def test_the_window_of_a_convolution_has_bound_zero() -> None:
+    """Inputs, moved and never computed with."""
+    c = case("conv", 4, Sizes())
+    assert not error_bounds.conv.scan(c.S, c.window, c.params, FLOAT64, c.live())[1].error.any()
 
 
-@pytest.mark.parametrize("kind", RECURRENCES)
+@pytest.mark.parametrize("kind", DECAYING)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_the_inputs_are_wrong_by_reaches_outputs_and_state(kind: str, family: Family) -> None:
     """Inputs and state moved to the ends of their intervals: what comes out lies within the bound, in every order."""
-    plain, _, _, bounds, draw = RECURRENCES[kind]
-    S, window, params = draw(11, Sizes(t=5), family)
-    rng = np.random.default_rng(12)
-    names = [n for n in ("x", "dt", "B", "C", "z", "q", "k", "v", "g", "beta") if getattr(window, n, None) is not None]
-    inexact = {n: 1e-6 * np.abs(getattr(window, n)) for n in names} | {"S": 1e-6 * np.abs(S)}
+    c = case(kind, 11, Sizes(t=5), family)
+    rng, bounds = np.random.default_rng(12), c.recurrence.bounds
+    names = [f.name for f in fields(c.window) if getattr(c.window, f.name) is not None]
+    inexact = {n: 1e-6 * np.abs(getattr(c.window, n)) for n in names} | {"S": 1e-6 * np.abs(c.S)}
     mask = np.broadcast_to(np.tri(5, dtype=bool), (2, 5, 5)).copy()
     orders = [replace(FLOAT64, order=o, chunk=2) for o in ("sequential", "chunked", "output_only")]
-    limits = [bounds.scan(S, window, params, c, None, inexact) for c in orders]
-    limits.append((bounds.tree(S, window, mask, params, FLOAT64, inexact), limits[0][1]))
+    limits = [bounds.scan(c.S, c.window, c.params, order, None, inexact) for order in orders]
+    limits.append((bounds.tree(c.S, c.window, mask, c.params, FLOAT64, inexact), limits[0][1]))
     worst = 0.0
     for _ in range(20):
         moved = {n: inexact[n] * rng.choice([-1.0, 1.0], size=inexact[n].shape) for n in inexact}
-        shifted = replace(window, **{n: getattr(window, n) + moved[n] for n in names})
-        y, S_next = plain.scan(S + moved["S"], shifted, params)
+        shifted = replace(c.window, **{n: getattr(c.window, n) + moved[n] for n in names})
+        y, S_next = c.of(shifted)._replace(S=c.S + moved["S"]).scan()
         for y_bound, S_bound in limits:
             worst = max(worst, used(y, y_bound), used(S_next, S_bound))
     assert 0.01 < worst <= 1
     with pytest.raises(ParameterError, match="not inputs here"):
-        bounds.scan(S, window, params, FLOAT64, None, {"nothing": S})
+        bounds.scan(c.S, c.window, c.params, FLOAT64, None, {"nothing": c.S})
 
 
-@pytest.mark.parametrize("kind", RECURRENCES)
+@pytest.mark.parametrize("kind", DECAYING)
 def test_planted_bound_of_another_order_is_exceeded(kind: str) -> None:
     """Beside strong decays running sums lose what the token-by-token bound does not allow: the order is no formality."""
-    _, _, _, bounds, draw = RECURRENCES[kind]
-    worst = 0.0
+    worst, chunked = 0.0, replace(FP32, order="chunked")
     for seed in range(6):
-        S, window, params = (stored(a) for a in draw(seed, Sizes(t=32, n=16, k=16, h=9), "hard"))
-        chunked = replace(FP32, order="chunked")
-        y, S_next = getattr(Machine(chunked, variant=1), kind)(S, window, params)
-        right, wrong = (bounds.scan(S, window, params, c) for c in (chunked, FP32))
-        assert used(y, right[0]) <= 1
-        assert used(S_next, right[1]) <= 1
-        worst = max(worst, used(y, wrong[0]), used(S_next, wrong[1]))
+        c = case(kind, seed, Sizes(t=32, n=16, k=16, h=9), "hard")
+        arguments = [stored(a) for a in (c.S, c.window, c.params)]
+        got = getattr(Machine(chunked, variant=1), kind)(*arguments)
+        right, wrong = (c.recurrence.bounds.scan(*arguments, contract) for contract in (chunked, FP32))
+        assert max(map(used, got, right)) <= 1
+        worst = max(worst, *map(used, got, wrong))
     if kind != "selective":  # the machine's associative scan has no running sums
         assert worst > 1
 
 
-# ------------------------------------------------------------------------------------------- convolution, mixers, layers
-
-
-@quick
-@given(seed=seeds, sizes=drawn_sizes(), bias=st.booleans(), activation=st.booleans())
-def test_the_bound_of_a_convolution_holds_for_chains_and_trees(seed: int, sizes: Sizes, bias: bool, activation: bool) -> None:
-    M, u, params = families.conv_case(seed, sizes, bias, activation)
-    rng = np.random.default_rng(seed)
-    live = rng.random((sizes.b, sizes.t)) < 0.6
-    y, M_next = conv.scan_masked(M, u, live, params)
-    y_bound, M_bound = error_bounds.conv.scan(M, u, params, FLOAT64, live)
-    assert within(y, y_bound.value, y_bound, y_bound)
-    assert np.array_equal(M_next, M_bound.value)
-    assert not M_bound.error.any()
-    parents = np.array([[-1, *(rng.integers(0, i) for i in range(1, sizes.t))]] * sizes.b)
-    y_tree = error_bounds.conv.tree(M, u, tree.ancestors(parents), params, FLOAT64)
-    assert within(conv_tree.scan(M, u, parents, params), y_tree.value, y_tree, y_tree)
+# -------------------------------------------------------------------------------------------------------- mixers, layers
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -426,42 +373,26 @@ def test_the_bound_of_a_mixer_holds_for_windows_and_trees(kind: Any, seed: int, 
     assert within(y_tree, pair.value, pair, pair)
 
 
-def drawn_linear(rng: np.random.Generator, outputs: int, inputs: int, bias: bool = False, rank: int | None = None) -> Linear:
-    middle = rank or inputs
-    weight = rng.normal(size=(outputs, middle)) * middle**-0.5
-    down = None if rank is None else rng.normal(size=(rank, inputs)) * inputs**-0.5
-    return Linear(weight, rng.normal(size=outputs) if bias else None, down)
+LAYERS = {
+    "ssd": tiny_layers.mamba2,
+    "selective": tiny_layers.mamba1,
+    "delta": lambda rng, odd: tiny_layers.delta(rng, False),
+    "delta_channel": lambda rng, odd: tiny_layers.delta(rng, True),
+}
 
 
-def drawn_layer(kind: str, seed: int, s: Sizes, family: Family) -> Any:
-    """A whole layer with random weights around a mixer of `families`."""
-    made, rng, e = families.mixer(kind, seed, s, family), np.random.default_rng([seed, 9]), 12  # type: ignore[arg-type]
-    inner = s.h * s.p
-    match kind:
-        case "ssd":
-            outputs = inner + made.conv.weight.shape[0] + s.h
-            norm = GatedNorm(rng.normal(size=inner), groups=s.g, norm_first=seed % 2 == 1) if seed % 3 else None
-            scaled = {"input_multiplier": 0.7, "multipliers": rng.normal(size=outputs)} if seed % 2 else {}
-            return Mamba2Layer(made, drawn_linear(rng, outputs, e, bias=True), drawn_linear(rng, e, inner), norm, **scaled)
-        case "delta" | "delta_channel":
-            shape = (s.h,) if kind == "delta" else (s.h, s.k)
-            return DeltaLayer(
-                mixer=made,
-                qkv_proj=drawn_linear(rng, made.conv.weight.shape[0], e),
-                z_proj=drawn_linear(rng, s.h * s.v, e, rank=3),
-                a_proj=drawn_linear(rng, int(np.prod(shape)), e),
-                b_proj=drawn_linear(rng, s.h, e),
-                A=families.decay_rates(rng, family, (s.h,)),
-                dt_bias=families.dt_bias(rng, shape),
-                norm=GatedNorm(rng.normal(size=s.v), norm_first=True, gate="sigmoid" if seed % 2 else "silu"),
-                out_proj=drawn_linear(rng, e, s.h * s.v),
-                beta_scale=1.0 + seed % 2,
-                lower_bound=-5.0 if seed % 3 == 0 else None,
-            )
-        case _:
-            norms = {f"{n}_norm": Norm(rng.normal(size=size)) for n, size in (("dt", s.r), ("B", s.n), ("C", s.n))}
-            made = replace(made, **norms) if seed % 2 else made
-            return Mamba1Layer(made, drawn_linear(rng, 2 * s.d, e), drawn_linear(rng, e, s.d, bias=True))
+def drawn_layer(kind: str, seed: int, family: Family) -> Any:
+    """A tiny layer with the decays of a family, and in some with what tiny layers have not."""
+    rng = np.random.default_rng([seed, 9])
+    made: Any = LAYERS[kind](rng, seed % 2 == 0)
+    if "delta" in kind:
+        rates = families.decay_rates(rng, family, made.A.shape), families.dt_bias(rng, made.dt_bias.shape)
+        return replace(made, A=rates[0], dt_bias=rates[1], lower_bound=-5.0 if seed % 3 == 0 else None)
+    params = made.mixer.params
+    rates = families.decay_rates(rng, family, params.A.shape), families.dt_bias(rng, params.dt_bias.shape)
+    made = replace(made, mixer=replace(made.mixer, params=replace(params, A=rates[0], dt_bias=rates[1])))
+    norm = getattr(made, "norm", None)
+    return made if norm is None else replace(made, norm=replace(norm, norm_first=seed == 2))
 
 
 @pytest.mark.parametrize("kind", ["ssd", "delta", "delta_channel", "selective"])
@@ -469,9 +400,9 @@ def drawn_layer(kind: str, seed: int, s: Sizes, family: Family) -> Any:
 def test_a_layer_in_low_precision_stays_within_its_bound_and_a_leak_does_not(kind: str, contract: NumericContract) -> None:
     for seed in range(6):
         family, order = FAMILIES[seed % 3], ("sequential", "chunked")[seed % 2]
-        made = stored(drawn_layer(kind, seed, Sizes(t=6), family))
+        made = stored(drawn_layer(kind, seed, family))
         state = stored(families.state(made.mixer, seed, 2, family), contract.io)
-        u = stored(np.random.default_rng(seed).normal(size=(2, 6, 12)), contract.io)
+        u = stored(np.random.default_rng(seed).normal(size=(2, 6, tiny_layers.CHANNELS)), contract.io)
         declared = replace(contract, order=order, chunk=4)
         out, after = layer.scan(state, u, made)
         bounds = error_bounds.layer.scan(state, u, made, declared)

@@ -11,14 +11,10 @@ from conformance.suite.recurrences.ssd import RECURRENCE
 from ssmspec_ref import delta, error_bounds, ssd
 from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.shapes import Array
-from tests.low_precision import F32, Machine, low, rounded, wide
+from tests.low_precision import F32, Machine, low, rounded, used, wide
 
 FP32 = NumericContract(function_ulp=3)  # NumPy's exp
 GRID = 2.0**-149  # of float32 below its normal range
-
-
-def used(got: Any, pair: error_bounds.Approx) -> float:
-    return error_bounds.compare(np.asarray(got), pair.value, pair.error).utilisation
 
 
 def pair_of(value: float, contract: NumericContract = FP32) -> error_bounds.Approx:

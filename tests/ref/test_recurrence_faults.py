@@ -1,64 +1,25 @@
-"""Faults planted in the recurrences and their chunked forms: each is caught by the other derivation."""
+"""Faults planted in the recurrences, the convolution and their second derivations: each is caught by the other one."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ssmspec_ref import delta, selective, ssd
+from ssmspec_ref import conv, delta, records, selective, ssd
+from ssmspec_ref.conv import filter as conv_filter
 from ssmspec_ref.decay_matrix import decays
 from ssmspec_ref.delta import chunked as delta_chunked
 from ssmspec_ref.functions import softplus
-from ssmspec_ref.selective import chunked as selective_chunked
 from ssmspec_ref.shapes import Array
-from ssmspec_ref.ssd import chunked as ssd_chunked
 from tests import families
-from tests.families import TOLERANCE, Sizes, deviation
+from tests.families import TOLERANCE, Sizes, same_bits
 
-PAIRS = {
-    "ssd": (ssd, ssd_chunked, families.ssd_case),
-    "delta": (delta, delta_chunked, families.delta_case),
-    "selective": (selective, selective_chunked, families.selective_case),
-}
+from .recurrences import DECAYING, LIVE, case
 
 # ------------------------------------------------------------------------------------- planted faults in the definition
-
-
-def late_bias(dt: Array, params: Any) -> Array:
-    return np.clip(softplus(dt) + params.dt_bias, *params.dt_limit)
-
-
-def clipped(dt: Array, params: Any) -> Array:
-    return np.minimum(softplus(dt + params.dt_bias), 0.1)
-
-
-def unlimited(dt: Array, params: Any) -> Array:
-    return softplus(dt + params.dt_bias)
-
-
-SSD_FAULTS: list[tuple[str, str, Any]] = [
-    ("head h reads group h % g", "per_head", lambda x, heads: np.concatenate([x] * (heads // x.shape[-2]), axis=-2)),
-    ("dt_bias after the softplus", "step_size", late_bias),
-    ("dt clipped at 0.1", "step_size", clipped),
-    ("dt limits ignored", "step_size", unlimited),
-    ("no softplus", "softplus", lambda x: np.maximum(x, 0.0)),
-    ("no D", "skip", lambda x, D: np.zeros_like(x)),
-    ("D of the next head", "skip", lambda x, D: np.roll(D, 1, axis=0) * x),
-    ("sigmoid for silu", "silu", lambda z: 1 / (1 + np.exp(-z))),
-    ("decay 1", "exp", np.ones_like),
-    ("decay in base 2", "exp", np.exp2),
-]
-
-
-@pytest.mark.parametrize(("fault", "name", "wrong"), SSD_FAULTS, ids=[f[0] for f in SSD_FAULTS])
-def test_planted_faults_of_ssd_are_caught(fault: str, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    S, window, params = families.ssd_case(8, Sizes(), "mamba", D="channel", dt_limit=(0.02, 0.4))
-    y_ref, S_ref = ssd_chunked.scan(S, window, params)
-    monkeypatch.setattr(ssd, name, wrong)
-    y, S_next = ssd.scan(S, window, params)
-    assert not (deviation(y, y_ref) <= TOLERANCE and deviation(S_next, S_ref) <= TOLERANCE)
 
 
 def keys_wrong(change: Callable[[Array, Array, int, delta.DeltaParams], tuple[Array, Array]]) -> Any:
@@ -70,26 +31,96 @@ def keys_wrong(change: Callable[[Array, Array, int, delta.DeltaParams], tuple[Ar
     return wrong
 
 
-DELTA_FAULTS: list[tuple[str, str, Any]] = [
-    ("head h reads key head h % g", "repeat", lambda x, n, axis: np.concatenate([x] * n, axis=axis)),
+def moved(change: Callable[[Array, Array], Array]) -> Callable[..., Any]:
+    """A step of the convolution whose next window, from (M, u), is another."""
+
+    def step(M: Array, u: Array, params: conv.ConvParams) -> tuple[Array, Array]:
+        M_next = change(M, u)
+        return conv.read(M_next, params), M_next
+
+    return step
+
+
+def read_by(change: Callable[[conv.ConvParams], conv.ConvParams]) -> Callable[..., Any]:
+    """A reading of the window by other taps."""
+    true = conv.read
+    return lambda M, params: true(M, change(params))
+
+
+REMAINDER = lambda x, n, axis: np.concatenate([x] * n, axis=axis)  # noqa: E731
+OF_ANY_DECAY = [("decay 1", "exp", np.ones_like)]
+OF_MAMBA = [
+    *OF_ANY_DECAY,
+    ("no softplus", "softplus", lambda x: np.maximum(x, 0.0)),
+    ("sigmoid for silu", "silu", lambda z: 1 / (1 + np.exp(-z))),
+]
+OF_DELTA = [
+    *OF_ANY_DECAY,
+    ("head h reads key head h % g", "repeat", REMAINDER),
     ("no scale", "keys_and_queries", keys_wrong(lambda q, k, h, p: (q * q.shape[-1] ** 0.5, k))),
     ("scale on the key", "keys_and_queries", keys_wrong(lambda q, k, h, p: (q * 2.0, k / 2.0))),
     ("query and key exchanged", "keys_and_queries", keys_wrong(lambda q, k, h, p: (k, q))),
-    ("decay 1", "exp", np.ones_like),
     ("decay in base 2", "exp", np.exp2),
 ]
+FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str, Any]]]] = {
+    "ssd": (
+        ssd,
+        case("ssd", 8, Sizes(), "mamba", dt_limit=(0.02, 0.4)),
+        [
+            *OF_MAMBA,
+            ("head h reads group h % g", "per_head", lambda x, heads: REMAINDER(x, heads // x.shape[-2], -2)),
+            ("dt_bias after the softplus", "step_size", lambda dt, p: np.clip(softplus(dt) + p.dt_bias, *p.dt_limit)),
+            ("dt clipped at 0.1", "step_size", lambda dt, p: np.minimum(softplus(dt + p.dt_bias), 0.1)),
+            ("dt limits ignored", "step_size", lambda dt, p: softplus(dt + p.dt_bias)),
+            ("no D", "skip", lambda x, D: np.zeros_like(x)),
+            ("D of the next head", "skip", lambda x, D: np.roll(D, 1, axis=0) * x),
+            ("decay in base 2", "exp", np.exp2),
+        ],
+    ),
+    "delta": (delta, case("delta", 8, Sizes()), OF_DELTA),
+    "delta_channel": (delta, case("delta", 8, Sizes(), channel_gate=True), OF_DELTA),
+    "selective": (
+        selective,
+        case("selective", 8, Sizes(), "mamba"),
+        [
+            *OF_MAMBA,
+            ("one decay for all states of a channel", "exp", lambda x: np.exp(np.broadcast_to(x[:, :, :1], x.shape))),
+            ("dt_bias after the softplus", "step_size", lambda dt, p: softplus(dt) + p.dt_bias),
+        ],
+    ),
+    "conv": (
+        conv,
+        case("conv", 5, Sizes()),
+        [
+            ("newest input first", "step", moved(lambda M, u: np.concatenate([u[:, :, None], M[:, :, :-1]], axis=2))),
+            (
+                "newest input one place early",
+                "step",
+                moved(lambda M, u: np.concatenate([M[:, :, 2:], u[:, :, None], M[:, :, -1:]], axis=2)),
+            ),
+            ("window never moves", "step", moved(lambda M, u: np.concatenate([M[:, :, :-1], u[:, :, None]], axis=2))),
+            ("history forgotten", "step", moved(lambda M, u: np.concatenate([0 * M[:, :, 1:], u[:, :, None]], axis=2))),
+            ("taps reversed", "read", read_by(lambda p: replace(p, weight=p.weight[:, ::-1]))),
+            ("bias left out", "read", read_by(lambda p: replace(p, bias=None))),
+            ("no activation", "read", read_by(lambda p: replace(p, activation=False))),
+            ("taps of the next channel", "read", read_by(lambda p: replace(p, weight=np.roll(p.weight, 1, axis=0)))),
+        ],
+    ),
+}
 
 
-@pytest.mark.parametrize("channel_gate", [False, True])
-@pytest.mark.parametrize(("fault", "name", "wrong"), DELTA_FAULTS, ids=[f[0] for f in DELTA_FAULTS])
-def test_planted_faults_of_the_delta_rule_are_caught(
-    fault: str, name: str, wrong: Any, channel_gate: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "fault", "attribute", "wrong"),
+    [pytest.param(name, *row, id=f"{name}-{row[0]}") for name in FAULTS for row in FAULTS[name][2]],
+)
+def test_planted_faults_are_caught(
+    name: str, fault: str, attribute: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    S, window, params = families.delta_case(8, Sizes(), "gentle", channel_gate=channel_gate)
-    o_ref, S_ref = delta_chunked.scan(S, window, params)
-    monkeypatch.setattr(delta, name, wrong)
-    o, S_next = delta.scan(S, window, params)
-    assert not (deviation(o, o_ref) <= TOLERANCE and deviation(S_next, S_ref) <= TOLERANCE)
+    module, c, _ = FAULTS[name]
+    ref = c.chunks()
+    assert c.near(c.scan(), ref)
+    monkeypatch.setattr(module, attribute, wrong)
+    assert not c.near(c.scan(), ref)
 
 
 def wrong_delta_step(fault: str) -> Callable[..., Any]:
@@ -112,33 +143,48 @@ def wrong_delta_step(fault: str) -> Callable[..., Any]:
     "fault", ["error before the decay", "beta on the value only", "output before the write", "state transposed"]
 )
 def test_planted_steps_of_the_delta_rule_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    S, window, params = families.delta_case(8, Sizes(k=4, v=4, t=1 if fault == "state transposed" else 7), "gentle")
-    o_ref, S_ref = delta_chunked.scan(S, window, params)
+    c = case("delta", 8, Sizes(k=4, v=4, t=1 if fault == "state transposed" else 7))
+    ref = c.chunks()
     monkeypatch.setattr(delta, "step", wrong_delta_step(fault))
-    o, S_next = delta.scan(S, window, params)
-    assert not (deviation(o, o_ref) <= TOLERANCE and deviation(S_next, S_ref) <= TOLERANCE)
+    wrong = c.scan()
+    assert not c.near(wrong, ref)
     if fault == "state transposed":  # the output alone does not show it where k = v
-        assert deviation(o, o_ref) <= TOLERANCE
+        assert c.near(wrong[0], ref[0])
 
 
-SELECTIVE_FAULTS: list[tuple[str, str, Any]] = [
-    ("one decay for all states of a channel", "exp", lambda x: np.exp(np.broadcast_to(x[:, :, :1], x.shape))),
-    ("dt_bias after the softplus", "step_size", lambda dt, p: softplus(dt) + p.dt_bias),
-    ("no softplus", "softplus", lambda x: np.maximum(x, 0.0)),
-    ("decay 1", "exp", np.ones_like),
-    ("sigmoid for silu", "silu", lambda z: 1 / (1 + np.exp(-z))),
-]
+def zeroed_before_only(M: Array, u: Array, live: Array, params: conv.ConvParams) -> tuple[Array, Array]:
+    """No-ops set to 0 before the convolution and then convolved: they take a place in the order."""
+    return conv.scan(M, records.masked(u, live), params)
 
 
-@pytest.mark.parametrize(("fault", "name", "wrong"), SELECTIVE_FAULTS, ids=[f[0] for f in SELECTIVE_FAULTS])
-def test_planted_faults_of_the_selective_scan_are_caught(
-    fault: str, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    S, window, params = families.selective_case(8, Sizes(), "mamba")
-    y_ref, S_ref = selective_chunked.scan(S, window, params)
-    monkeypatch.setattr(selective, name, wrong)
-    y, S_next = selective.scan(S, window, params)
-    assert not (deviation(y, y_ref) <= TOLERANCE and deviation(S_next, S_ref) <= TOLERANCE)
+def output_kept(M: Array, u: Array, live: Array, params: conv.ConvParams) -> tuple[Array, Array]:
+    """No-ops stay out of the window, but their output, bias and all, goes on."""
+    outputs = []
+    for t in range(u.shape[1]):
+        y, M_next = conv.step(M, u[:, t], params)
+        M = np.where(live[:, t, None, None], M_next, M)
+        outputs.append(y)
+    return np.stack(outputs, axis=1), M
+
+
+@pytest.mark.parametrize("fault", [zeroed_before_only, output_kept])
+def test_planted_no_ops_of_a_convolution_are_caught(fault: Callable[..., Any]) -> None:
+    c = case("conv", 6, Sizes())
+    assert c.near(c.scan(LIVE), c.chunks(live=LIVE))
+    assert not c.near(fault(c.S, c.window, LIVE, c.params), c.chunks(live=LIVE))
+
+
+@pytest.mark.parametrize("shift", [-1, 1, "from the start", "to the end"])
+def test_planted_commits_are_caught(shift: int | str) -> None:
+    M, u, params = families.conv_case(7, Sizes())
+    advanced = np.array([2, 5])
+    begin = {"from the start": 0 * advanced, "to the end": 0 * advanced + u.shape[1]}.get(shift)  # type: ignore[arg-type]
+    columns = (advanced + shift if begin is None else begin)[:, None] + np.arange(M.shape[2])
+    ext = np.concatenate([M, u.transpose(0, 2, 1)], axis=2)
+    wrong = np.take_along_axis(ext, columns[:, None, :], axis=2)
+    _, M_ref = conv_filter.scan(M, u, params, np.arange(u.shape[1]) < advanced[:, None])
+    assert same_bits(conv.commit(M, u, advanced), M_ref)
+    assert not same_bits(wrong, M_ref)
 
 
 # ----------------------------------------------------------------------------------- planted faults in the chunked forms
@@ -177,25 +223,21 @@ CHUNK_FAULTS = [
 
 
 @pytest.mark.parametrize(("wrong", "family"), CHUNK_FAULTS, ids=[f[0].__name__ for f in CHUNK_FAULTS])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", DECAYING)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_planted_decay_matrices_are_caught(
     name: str, wrong: Any, family: families.Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    definition, chunked, case = PAIRS[name]
-    S, window, params = case(8, Sizes(t=40), family)
-    y, S_next = definition.scan(S, window, params)
-    monkeypatch.setattr(chunked, "decays", wrong)
-    y_chunked, S_chunked = chunked.scan(S, window, params, chunk=32)
-    assert not (deviation(y_chunked, y) <= TOLERANCE and deviation(S_chunked, S_next) <= TOLERANCE)
+    c = case(name, 8, Sizes(t=40), family)
+    assert c.near(c.chunks(32), c.scan())
+    monkeypatch.setattr(c.recurrence.chunked, "decays", wrong)
+    assert not c.near(c.chunks(32), c.scan())
 
 
 def test_planted_loss_of_the_ragged_chunk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    S, window, params = families.delta_case(8, Sizes(t=9), "gentle")
-    _, S_next = delta.scan(S, window, params)
+    c = case("delta", 8, Sizes(t=9))
     monkeypatch.setattr(delta_chunked, "pieces", lambda t, c: [(i, i + c) for i in range(0, t - t % c, c)])
-    _, S_chunked = delta_chunked.scan(S, window, params, chunk=4)
-    assert not deviation(S_chunked, S_next) <= TOLERANCE
+    assert not c.near(delta_chunked.scan(c.S, c.window, c.params, chunk=4)[1], c.scan()[1])
 
 
 def test_decays_keep_a_gentle_stretch_behind_a_strong_one() -> None:

@@ -1,5 +1,6 @@
 """Speculation with trees: what was accepted along a path equals plain decoding of it, window after window."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssmspec_ref import tree as trees_of
-from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, snapshots, tree
+from ssmspec_ref.backtrack import Accepted, Draft, tree
 from ssmspec_ref.conv import tree as conv_tree
 from ssmspec_ref.errors import AcceptanceError, EmptyWindow, LengthError, NotTopological, ShapeMismatch
 from ssmspec_ref.layers import mixer
@@ -18,17 +19,17 @@ from ssmspec_ref.records import along, each, prefix, rows
 from ssmspec_ref.shapes import Array, Parents
 from ssmspec_ref.ssd import tree as ssd_tree
 from tests import families, trees
-from tests.families import KINDS, TOLERANCE, Kind, Sizes, deviation, same_bits
+from tests.families import KINDS, TOLERANCE, Family, Kind, Sizes, deviation, same_bits
+from tests.speculation import PATHS, TREES
 from tests.trees import packed, parents_of, path_to
 
-PATHS = {"tree": tree, "activation_replay": activation_replay, "snapshots": snapshots}
+of_kinds = pytest.mark.parametrize("kind", KINDS)
+of_paths = pytest.mark.parametrize("path", TREES)
 
 
-def draw_window(
-    layer: Mixer, kind: Kind, seed: int, rows_: int, nodes: int, parents: Parents, family: families.Family
-) -> Draft:
+def draw_window(layer: Mixer, kind: Kind, seed: int, parents: Parents, family: Family = "gentle") -> Draft:
     """A tree of inputs, with NaN at padding."""
-    inputs = families.inputs(layer, seed, rows_, nodes, family, channel_gate=kind == "delta_channel")
+    inputs = families.tokens(kind, layer, seed, *parents.shape, family)
     return Draft(trees.poisoned(inputs, parents == trees_of.PADDING), parents=parents)
 
 
@@ -49,19 +50,19 @@ def accept_to(parents: Parents, ends: list[int]) -> Accepted:
     return Accepted((path >= 0).sum(axis=1), path=path)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("kind", KINDS)
+@of_paths
+@of_kinds
 @settings(deadline=None, derandomize=True, max_examples=6)
 @given(st.data(), families.seeds, families.drawn_sizes(tokens=9), st.sampled_from(families.FAMILIES))
 def test_twelve_windows_of_trees_equal_plain_decoding(
-    path: str, kind: Kind, data: st.DataObject, seed: int, sizes: Sizes, family: families.Family
+    path: str, kind: Kind, data: st.DataObject, seed: int, sizes: Sizes, family: Family
 ) -> None:
-    backtrack: Any = PATHS[path]
+    backtrack = PATHS[path]
     layer, state, _ = families.layer(kind, seed, sizes, family)
     kept = backtrack.start(state)
     for turn in range(12):
         parents = data.draw(trees.drawn_trees(sizes.b, sizes.t))
-        draft = draw_window(layer, kind, seed + turn, sizes.b, sizes.t, parents, family)
+        draft = draw_window(layer, kind, seed + turn, parents, family)
         accepted = accept_to(parents, [data.draw(st.integers(-1, size - 1)) for size in trees_of.sizes(parents)])
         y, pending = backtrack.verify(kept, draft, layer)
         y_ref, state = plain(state, draft.inputs, accepted, layer)
@@ -75,56 +76,26 @@ def test_twelve_windows_of_trees_equal_plain_decoding(
     assert not backtrack.refeed(kept).any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_verification_writes_no_state_and_a_row_that_rests_keeps_its_bits(kind: Kind) -> None:
-    layer, state, _ = families.layer(kind, 2, Sizes(b=3, t=7))
+@of_paths
+@of_kinds
+def test_verification_writes_no_state_and_a_row_that_rests_or_is_padding_keeps_its_bits(kind: Kind, path: str) -> None:
+    layer, state, _ = families.layer(kind, 2, Sizes(b=4, t=7))
     before = each(np.copy, state)
-    parents = packed([parents_of("binary", 7), parents_of("star", 5), parents_of("comb", 6)], 7)
-    kept = tree.start(state)
-    _, pending = tree.verify(kept, draw_window(layer, kind, 3, 3, 7, parents, "gentle"), layer)
-    after = tree.commit(pending, accept_to(parents, [5, -1, 0]), layer)
-    assert same_bits(kept, before)
-    assert same_bits(rows(after, np.array([1])), rows(before, np.array([1])))
-    assert not same_bits(rows(after, np.array([2])), rows(before, np.array([2])))
+    parents = packed([parents_of(shape, n) for shape, n in [("binary", 7), ("star", 5), ("comb", 6), ("star", 0)]], 7)
+    y, pending = PATHS[path].verify(PATHS[path].start(state), draw_window(layer, kind, 3, parents), layer)
+    kept = PATHS[path].commit(pending, accept_to(parents, [5, -1, 0, -1]), layer)
+    after = PATHS[path].restore(kept, layer)
+    assert same_bits(state, before)
+    assert [same_bits(rows(after, np.array([b])), rows(before, np.array([b]))) for b in range(4)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert not y[3].any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_commit_along_a_path_is_the_commit_of_a_chain(kind: Kind) -> None:
-    layer, state, inputs = families.layer(kind, 4, Sizes(b=2, t=8))
-    parents = packed([np.array([-1, 0, 0, 1, 2, 2, 4, 3])] * 2, 8)
-    accepted = accept_to(parents, [6, 7])
-    assert accepted.path is not None
-    _, pending = tree.verify(tree.start(state), Draft(inputs, parents=parents), layer)
-    chain = prefix(along(inputs, accepted.path), 4)
-    _, chain_pending = tree.verify(tree.start(state), Draft(chain), layer)
-    assert accepted.advanced.tolist() == [4, 4]
-    chain_kept = tree.commit(chain_pending, Accepted(np.array([4, 4])), layer)
-    assert deviation(tree.commit(pending, accepted, layer), chain_kept) <= TOLERANCE
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_chain_without_parents_is_the_tree_with_one_path(kind: Kind) -> None:
-    layer, state, inputs = families.layer(kind, 5, Sizes(b=3, t=6))
-    lengths, advanced = np.array([6, 3, 0]), np.array([2, 3, 0])
-    y, pending = tree.verify(tree.start(state), Draft(inputs, lengths), layer)
-    y_ref, ref = activation_replay.verify(activation_replay.start(state), Draft(inputs, lengths), layer)
-    assert deviation(y, y_ref) <= TOLERANCE
-    kept = tree.commit(pending, Accepted(advanced), layer)
-    replayed = activation_replay.restore(activation_replay.commit(ref, Accepted(advanced), layer), layer)
-    assert deviation(kept, replayed) <= TOLERANCE
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_row_of_padding_takes_no_part(kind: Kind) -> None:
-    layer, state, _ = families.layer(kind, 5, Sizes(b=2, t=4))
-    parents = packed([parents_of("star", 0), parents_of("binary", 4)], 4)
-    y, pending = tree.verify(state, draw_window(layer, kind, 6, 2, 4, parents, "gentle"), layer)
-    kept = tree.commit(pending, accept_to(parents, [-1, 3]), layer)
-    assert not y[0].any()
-    assert same_bits(rows(kept, np.array([0])), rows(state, np.array([0])))
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@of_kinds
 def test_a_path_may_be_narrower_than_the_window(kind: Kind) -> None:
     layer, state, inputs = families.layer(kind, 6, Sizes(b=1, t=5))
     parents = parents_of("star", 5)[None]
@@ -137,36 +108,33 @@ TREE = [-1, 0, 0, 1, 2, -2]
 
 
 @pytest.mark.parametrize(
-    ("advanced", "path", "words"),
+    ("advanced", "nodes", "words"),
     [
         (2, [0, 3], "each the parent of the next"),  # skips node 1
         (3, [0, 1, 4], "each the parent of the next"),  # jumps to the branch of node 2
         (3, [0, 1, 1], "each the parent of the next"),  # repeats
         (2, [1, 3], "root first"),  # begins below the root
+        (1, [1, -1], "root first"),
         (3, [0, 3, 1], "each the parent of the next"),  # out of order
+        (3, [3, 1, 0], "root first"),  # backwards
         (2, [0, 5], "each the parent of the next"),  # padding
         (2, [0, 9], "list that many nodes"),  # no node
         (2, [0, 1, 3], "list that many nodes"),  # longer than advanced
         (2, [0, -1, 1], "list that many nodes"),  # a gap
+        (1, [-1, -1], "list that many nodes"),  # none
         (6, [0, 1, 3], "give 0 to 5"),  # more than the tree holds
         (-1, [-1], "give 0 to 5"),
+        (3, None, "each the parent of the next"),  # the first nodes, which are no path
     ],
 )
-@pytest.mark.parametrize("name", PATHS)
-def test_a_path_that_is_none_of_the_tree_is_refused(name: str, advanced: int, path: list[int], words: str) -> None:
-    backtrack: Any = PATHS[name]
+@of_paths
+def test_a_path_that_is_none_of_the_tree_is_refused(path: str, advanced: int, nodes: Any, words: str) -> None:
     layer, state, inputs = families.layer("ssd", 7, Sizes(b=1, t=6))
-    _, pending = backtrack.verify(backtrack.start(state), Draft(inputs, parents=np.array([TREE])), layer)
+    _, pending = PATHS[path].verify(PATHS[path].start(state), Draft(inputs, parents=np.array([TREE])), layer)
+    accepted = Accepted(np.array([advanced]), path=None if nodes is None else np.array([nodes]))
     with pytest.raises(AcceptanceError, match=words):
-        backtrack.commit(pending, Accepted(np.array([advanced]), path=np.array([path])), layer)
-
-
-def test_a_tree_needs_its_path_where_its_first_nodes_are_none() -> None:
-    layer, state, inputs = families.layer("ssd", 7, Sizes(b=1, t=6))
-    _, pending = tree.verify(tree.start(state), Draft(inputs, parents=np.array([TREE])), layer)
-    tree.commit(pending, Accepted(np.array([2])), layer)
-    with pytest.raises(AcceptanceError, match="each the parent of the next"):
-        tree.commit(pending, Accepted(np.array([3])), layer)
+        PATHS[path].commit(pending, accepted, layer)
+    PATHS[path].commit(pending, Accepted(np.array([2])), layer)  # without a path, the first nodes where they are one
 
 
 def test_bad_windows_are_refused_and_nothing_is_written() -> None:
@@ -186,42 +154,36 @@ def test_bad_windows_are_refused_and_nothing_is_written() -> None:
 # ------------------------------------------------------------------------------------------------------- planted faults
 
 
-def one_window(kind: Kind) -> tuple[Mixer, MixerState, Draft, Accepted, MixerState]:
-    """A tree, the path 0, 2, 4, and the state that plain decoding of it leaves."""
+def one_window(kind: Kind) -> tuple[Mixer, MixerState, Draft, Accepted]:
+    """A tree, and the path 0, 2, 4."""
     layer, state, _ = families.layer(kind, 9, Sizes(b=1, t=6))
     parents = np.array([TREE])
-    draft = draw_window(layer, kind, 10, 1, 6, parents, "gentle")
-    accepted = accept_to(parents, [4])
-    return layer, state, draft, accepted, plain(state, draft.inputs, accepted, layer)[1]
+    return layer, state, draw_window(layer, kind, 10, parents), accept_to(parents, [4])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_planted_commit_of_the_first_rows_is_caught(kind: Kind) -> None:
-    layer, state, draft, accepted, ref = one_window(kind)
+COMMITS: dict[str, Callable[..., MixerState]] = {
+    "right": lambda pending, accepted, layer: tree.commit(pending, accepted, layer),
+    "the first rows": lambda pending, accepted, layer: tree.commit(  # a chain: rows 0, 1, 2
+        replace(pending, draft=Draft(pending.draft.inputs)), Accepted(accepted.advanced), layer
+    ),
+    "a sibling": lambda pending, accepted, layer: tree.commit(pending, accept_to(np.array([TREE]), [3]), layer),
+    "every node": lambda pending, accepted, layer: mixer.scan(pending.kept, each(np.nan_to_num, pending.draft.inputs), layer)[
+        1
+    ],
+}
+
+
+@pytest.mark.parametrize("fault", COMMITS)
+@of_kinds
+def test_planted_commits_are_caught(kind: Kind, fault: str) -> None:
+    layer, state, draft, accepted = one_window(kind)
     _, pending = tree.verify(state, draft, layer)
-    assert deviation(tree.commit(pending, accepted, layer), ref) <= TOLERANCE
-    as_rows = replace(pending, draft=Draft(draft.inputs))  # a chain: rows 0, 1, 2
-    assert deviation(tree.commit(as_rows, Accepted(accepted.advanced), layer), ref) > 1e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_planted_commit_of_a_sibling_is_caught(kind: Kind) -> None:
-    layer, state, draft, accepted, ref = one_window(kind)
-    _, pending = tree.verify(state, draft, layer)
-    sibling = accept_to(np.array([TREE]), [3])
-    assert sibling.advanced == accepted.advanced
-    assert deviation(tree.commit(pending, sibling, layer), ref) > 1e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_planted_commit_of_every_node_is_caught(kind: Kind) -> None:
-    layer, state, draft, _, ref = one_window(kind)
-    _, after = mixer.scan(state, each(np.nan_to_num, draft.inputs), layer)
-    assert deviation(after, ref) > 1e-6
+    wrong = deviation(COMMITS[fault](pending, accepted, layer), plain(state, draft.inputs, accepted, layer)[1])
+    assert wrong <= TOLERANCE if fault == "right" else wrong > 1e-6
 
 
 def test_planted_window_by_row_order_in_a_layer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, state, draft, accepted, _ = one_window("ssd")
+    layer, state, draft, accepted = one_window("ssd")
     assert accepted.path is not None
     y_ref, _ = plain(state, draft.inputs, accepted, layer)
     right = conv_tree.scan_ancestors
@@ -236,7 +198,7 @@ def test_planted_window_by_row_order_in_a_layer_is_caught(monkeypatch: pytest.Mo
 
 
 def test_planted_padding_that_is_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, state, draft, _, _ = one_window("ssd")
+    layer, state, draft, _ = one_window("ssd")
     y, _ = tree.verify(state, draft, layer)
     assert np.isfinite(y).all()
     monkeypatch.setattr(ssd_tree, "masked", lambda window, live: window)

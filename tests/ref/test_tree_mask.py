@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from ssmspec_ref import tree
 from ssmspec_ref.errors import EmptyWindow, NotNested, NotTopological, PrecisionError, ShapeMismatch
-from ssmspec_ref.tree import paths as tree_paths
 from tests import trees
 from tests.families import Sizes, deviation
 from tests.trees import parents_of, path_to
+
+from .recurrences import BY_DECAYS, VARIANTS, case
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
@@ -77,9 +78,9 @@ def every_mask(nodes: int) -> list[np.ndarray]:
     return masks
 
 
-@pytest.mark.parametrize("kind", trees.SCANS)
+@pytest.mark.parametrize("kind", BY_DECAYS)
 def test_masks_are_refused_exactly_where_the_closed_form_is_wrong(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    S, window, params, recurrence, closed = trees.case(kind, 5, Sizes(b=1, t=4), "gentle")
+    c = case(kind, 5, Sizes(b=1, t=4))
     masks, refused = every_mask(4), []
     for mask in masks:
         try:
@@ -89,22 +90,21 @@ def test_masks_are_refused_exactly_where_the_closed_form_is_wrong(kind: str, mon
             refused.append(True)
     monkeypatch.setattr(tree, "check_nested", lambda ancestors: None)
     for mask, no in zip(masks, refused, strict=True):
-        ref = tree_paths.scan(trees.scan_along(recurrence, params), S, window, mask)
-        wrong = deviation(closed.scan(S, window, mask, params), ref)
+        wrong = deviation(c.tree(mask), c.along(mask))
         assert wrong > 1e-7 if no else wrong <= 1e-12, mask.astype(int)
     assert refused.count(False) == 1 * 2 * 3 * 4  # every node but the first chooses a node before it, or none: a forest
 
 
-@pytest.mark.parametrize("kind", trees.SCANS)
+@pytest.mark.parametrize("kind", VARIANTS)
 def test_a_forest_with_gaps_is_read_like_its_paths(kind: str) -> None:
-    S, window, params, recurrence, closed = trees.case(kind, 6, Sizes(b=1, t=7), "gentle")
+    c = case(kind, 6, Sizes(b=1, t=7))
     parents, mask = [-1, 0, -2, -1, 0, 3, 5], np.zeros((1, 7, 7), dtype=bool)
     for i in (0, 1, 3, 4, 5, 6):
         mask[0, i, path_to(np.array(parents), i)] = True
     assert tree.parents(mask).tolist() == [parents]
     dead = ~tree.live(mask)
-    y = closed.scan(S, trees.poisoned(window, dead), mask, params)
-    assert deviation(y, tree_paths.scan(trees.scan_along(recurrence, params), S, window, mask)) <= 1e-12
+    y = c.of(trees.poisoned(c.window, dead)).tree(mask)
+    assert c.near(y, c.along(mask))
     assert not y[dead].any()
 
 
@@ -114,10 +114,10 @@ def diamond() -> np.ndarray:
     return mask[None]
 
 
-def test_a_mask_that_does_not_nest_is_refused_with_the_pair_of_nodes() -> None:
-    _, window, params, _, closed = trees.case("ssd", 7, Sizes(b=1, t=4), "gentle")
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_a_mask_that_does_not_nest_is_refused_with_the_pair_of_nodes(kind: str) -> None:
     with pytest.raises(NotNested, match="row 0: node 3 sees node 2, but only one of them sees node 1"):
-        closed.scan(np.zeros((1, 6, 5, 4)), window, diamond(), params)
+        case(kind, 7, Sizes(b=1, t=4)).tree(diamond())
     gap = np.tri(3, dtype=bool)[None]
     gap[0, 2, 0] = False  # 2 sees 1, which sees 0, but 2 does not see 0
     with pytest.raises(NotNested, match="node 2 sees node 1, but only one of them sees node 0"):
