@@ -27,6 +27,8 @@ from ssmspec_ref.errors import (
     ShapeMismatch,
 )
 
+from .refusals import refused
+
 seeds = st.integers(0, 10**6)
 
 
@@ -117,10 +119,8 @@ def test_ties_go_to_the_lowest_token_and_token_zero_is_a_token():
 def test_logits_that_are_no_logits_are_refused(bad):
     logits = np.zeros((2, 3, 4))
     logits[1, 2, 0] = bad
-    with pytest.raises(ProbabilityError, match=r"logits\[1, 2\]"):
-        greedy.choices(logits)
-    with pytest.raises(ProbabilityError, match="maximum -inf"):
-        greedy.choices(np.full((1, 1, 3), -np.inf))
+    refused(ProbabilityError, r"logits\[1, 2\]", greedy.choices, logits)
+    refused(ProbabilityError, "maximum -inf", greedy.choices, np.full((1, 1, 3), -np.inf))
 
 
 def deepest(tokens, parents, choice):
@@ -270,10 +270,8 @@ def test_a_trie_holds_each_prefix_once_and_every_row(seed, count):
 
 def test_no_row_at_all_is_refused():
     for empty in (lambda: drafts.trie(0, []), lambda: drafts.longest([], [])):
-        with pytest.raises(ParameterError, match="there is no draft"):
-            empty()
-    with pytest.raises(ShapeMismatch, match="1 rows, but there are 2 drafts"):
-        drafts.longest([[1], [2]], [[1, 1]])
+        refused(ParameterError, "there is no draft", empty)
+    refused(ShapeMismatch, "1 rows, but there are 2 drafts", drafts.longest, [[1], [2]], [[1, 1]])
 
 
 def test_runs_of_a_batch_become_what_a_backtracking_path_commits():
@@ -281,8 +279,7 @@ def test_runs_of_a_batch_become_what_a_backtracking_path_commits():
     batch = accepted(runs, 4)
     assert batch.advanced.tolist() == [2, 0, 1]
     assert batch.path.tolist() == [[0, 3, -1, -1], [-1] * 4, [0, -1, -1, -1]]
-    with pytest.raises(LengthError, match="run 0 advances by 2, but the window holds 1"):
-        accepted(runs, 1)
+    refused(LengthError, "run 0 advances by 2, but the window holds 1", accepted, runs, 1)
 
 
 # --- Bad input ---------------------------------------------------------------------------------------------------------
@@ -326,12 +323,9 @@ def test_the_last_row_is_checked_before_the_first_coin_is_thrown():
         pick = bern
 
     bad = spoiled(2, 1, np.nan)
-    with pytest.raises(ProbabilityError, match=r"p_target\[2\]\[1\] is nan"):
-        rejection([1, 0], bad, GOOD[:2], NoDice())
-    with pytest.raises(ProbabilityError, match=r"p_target\[2\]\[1\] is nan"):
-        multi_step(TREE, bad, proposals.iid(TREE, GOOD), NoDice())
-    with pytest.raises(ProbabilityError, match=r"p_target\[2\]\[1\] is nan"):
-        naive(TREE, bad, NoDice())
+    refused(ProbabilityError, r"p_target\[2\]\[1\] is nan", rejection, [1, 0], bad, GOOD[:2], NoDice())
+    refused(ProbabilityError, r"p_target\[2\]\[1\] is nan", multi_step, TREE, bad, proposals.iid(TREE, GOOD), NoDice())
+    refused(ProbabilityError, r"p_target\[2\]\[1\] is nan", naive, TREE, bad, NoDice())
 
 
 def test_the_name_of_a_law_says_how_a_tree_is_judged_and_another_is_refused():
@@ -343,71 +337,73 @@ def test_the_name_of_a_law_says_how_a_tree_is_judged_and_another_is_refused():
         for coin in (Fraction(1, 4), Fraction(5, 12), Fraction(7, 12), Fraction(3, 4)):
             run = sampled(tree, law, p, q, UniformDice([Fraction(0), Fraction(1, 2), coin], picks))
             assert (run.path == (0, 2)) == (coin < turns[law])
-    with pytest.raises(ParameterError, match="law is 'drawn'; it must be one of iid, without_replacement, point_mass, naive"):
-        sampled(tree, "drawn", p, q, UniformDice(picks, picks))
+    refused(
+        ParameterError,
+        "law is 'drawn'; it must be one of iid, without_replacement, point_mass, naive",
+        sampled,
+        tree,
+        "drawn",
+        p,
+        q,
+        UniformDice(picks, picks),
+    )
 
 
 def test_rows_of_another_number_size_or_type_are_refused():
-    with pytest.raises(ShapeMismatch, match="p_target has 2 rows; it must have 3"):
-        rejection([1, 0], GOOD[:2], GOOD[:2], DICE)
-    with pytest.raises(ShapeMismatch, match="q_draft has 3 rows; it must have 2"):
-        rejection([1, 0], GOOD, GOOD, DICE)
-    with pytest.raises(ShapeMismatch, match=r"q_draft\[0\] holds 3 tokens, but the vocabulary has 2"):
-        rejection([1], GOOD[:2], [[0.5, 0.5, 0.0]], DICE)
-    with pytest.raises(ShapeMismatch, match=r"q_draft\[1\]"):
-        multi_step(TREE, GOOD, [None, None, GOOD[0]], DICE)
-    with pytest.raises(ShapeMismatch, match="q_draft has 2 rows"):
-        multi_step(TREE, GOOD, [None, GOOD[0]], DICE)
-    with pytest.raises(ShapeMismatch, match=r"q_after\[0\] is missing"):
-        proposals.iid(TREE, [None, None, None])
-    with pytest.raises(ShapeMismatch, match="q_after has 2 rows"):
-        proposals.iid(TREE, GOOD[:2])
-    with pytest.raises(ShapeMismatch, match="p_target has 2 rows"):
-        naive(TREE, GOOD[:2], DICE)
-    with pytest.raises(PrecisionError, match="float32"):
-        naive(TREE, GOOD.astype(np.float32), DICE)
+    refused(ShapeMismatch, "p_target has 2 rows; it must have 3", rejection, [1, 0], GOOD[:2], GOOD[:2], DICE)
+    refused(ShapeMismatch, "q_draft has 3 rows; it must have 2", rejection, [1, 0], GOOD, GOOD, DICE)
+    refused(
+        ShapeMismatch,
+        r"q_draft\[0\] holds 3 tokens, but the vocabulary has 2",
+        rejection,
+        [1],
+        GOOD[:2],
+        [[0.5, 0.5, 0.0]],
+        DICE,
+    )
+    refused(ShapeMismatch, r"q_draft\[1\]", multi_step, TREE, GOOD, [None, None, GOOD[0]], DICE)
+    refused(ShapeMismatch, "q_draft has 2 rows", multi_step, TREE, GOOD, [None, GOOD[0]], DICE)
+    refused(ShapeMismatch, r"q_after\[0\] is missing", proposals.iid, TREE, [None, None, None])
+    refused(ShapeMismatch, "q_after has 2 rows", proposals.iid, TREE, GOOD[:2])
+    refused(ShapeMismatch, "p_target has 2 rows", naive, TREE, GOOD[:2], DICE)
+    refused(PrecisionError, "float32", naive, TREE, GOOD.astype(np.float32), DICE)
 
 
 @pytest.mark.parametrize("token", [-1, 2])
 def test_a_token_outside_the_vocabulary_is_refused(token):
-    with pytest.raises(ParameterError, match=rf"draft\[1\] is {token}, but the vocabulary has 2 tokens"):
-        rejection([1, token], GOOD, GOOD[:2], DICE)
+    refused(
+        ParameterError,
+        rf"draft\[1\] is {token}, but the vocabulary has 2 tokens",
+        rejection,
+        [1, token],
+        GOOD,
+        GOOD[:2],
+        DICE,
+    )
     tree = DraftTree((0, 1, token), (-1, 0, 0))
-    with pytest.raises(ParameterError, match=rf"\[1\] is {token}"):
-        multi_step(tree, GOOD, [None, GOOD[0], GOOD[0]], DICE)
-    with pytest.raises(ParameterError, match=rf"\[1\] is {token}"):
-        naive(tree, GOOD, DICE)
+    refused(ParameterError, rf"\[1\] is {token}", multi_step, tree, GOOD, [None, GOOD[0], GOOD[0]], DICE)
+    refused(ParameterError, rf"\[1\] is {token}", naive, tree, GOOD, DICE)
 
 
 @pytest.mark.parametrize("parents", [(0, 0, 1), (-1, 2, 0), (-1, 1, 0), (-1, -1, 0), (-1, 0, 3), (-1, 0, -3)], ids=str)
 def test_parents_that_are_no_tree_are_refused(parents):
-    with pytest.raises(NotTopological):
-        DraftTree((0, 1, 1), parents)
-    with pytest.raises(NotTopological):
-        greedy.sweep(np.array([[0, 1, 1]]), np.array([parents]), np.array([[0, 1, 1]]))
+    refused(NotTopological, "", DraftTree, (0, 1, 1), parents)
+    refused(NotTopological, "", greedy.sweep, np.array([[0, 1, 1]]), np.array([parents]), np.array([[0, 1, 1]]))
 
 
 def test_a_tree_of_another_size_or_with_padding_or_without_a_root_is_refused():
-    with pytest.raises(ShapeMismatch, match="give each token a parent"):
-        DraftTree((0, 1), (-1, 0, 0))
-    with pytest.raises(ShapeMismatch, match="no padding"):
-        DraftTree((0, 1), (-1, -2))
-    with pytest.raises(EmptyWindow):
-        DraftTree((), ())
+    refused(ShapeMismatch, "give each token a parent", DraftTree, (0, 1), (-1, 0, 0))
+    refused(ShapeMismatch, "no padding", DraftTree, (0, 1), (-1, -2))
+    refused(EmptyWindow, "", DraftTree, (), ())
     assert unpadded(np.array([4, 5, 0]), np.array([-1, 0, -2])) == chain(4, [5])
 
 
 def test_choices_of_another_number_or_type_are_refused():
-    with pytest.raises(ShapeMismatch, match="choice has 1 tokens, but the window has 2"):
-        greedy.chain([1], [1])
-    with pytest.raises(ShapeMismatch, match="choice has 2 tokens, but the window has 3"):
-        greedy.walk(TREE, [1, 1])
-    with pytest.raises(ShapeMismatch):
-        greedy.sweep(np.array([[0, 1, 1]]), np.array([[-1, 0, 0]]), np.array([[0, 1]]))
-    with pytest.raises(PrecisionError):
-        greedy.sweep(np.array([[0, 1]], dtype=np.int32), np.array([[-1, 0]]), np.array([[0, 1]]))
+    refused(ShapeMismatch, "choice has 1 tokens, but the window has 2", greedy.chain, [1], [1])
+    refused(ShapeMismatch, "choice has 2 tokens, but the window has 3", greedy.walk, TREE, [1, 1])
+    refused(ShapeMismatch, "", greedy.sweep, np.array([[0, 1, 1]]), np.array([[-1, 0, 0]]), np.array([[0, 1]]))
+    refused(PrecisionError, "", greedy.sweep, np.array([[0, 1]], dtype=np.int32), np.array([[-1, 0]]), np.array([[0, 1]]))
 
 
 def test_a_run_whose_path_has_another_length_is_refused():
-    with pytest.raises(LengthError, match="a run has 2 tokens and a path of 1 nodes"):
-        Emitted((1, 2), (0,))
+    refused(LengthError, "a run has 2 tokens and a path of 1 nodes", Emitted, (1, 2), (0,))

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from ssmspec_ref.accept import Emitted, Stop, stop
 from ssmspec_ref.errors import BudgetError, ParameterError
 
+from .refusals import refused
+
 EOS, STOP = 9, Stop(frozenset({9}), ((7, 8), (5, 5, 5)))
 
 
@@ -115,10 +117,8 @@ def test_planted_cut_is_caught(fault):
 
 @pytest.mark.parametrize("budget", [-1, -5])
 def test_a_negative_budget_is_refused(budget):
-    with pytest.raises(BudgetError, match=f"the budget is {budget} tokens"):
-        stop.cut(run_of([1]), [], STOP, budget)
+    refused(BudgetError, f"the budget is {budget} tokens", stop.cut, run_of([1]), [], STOP, budget)
 
 
 def test_an_empty_stop_sequence_is_refused():
-    with pytest.raises(ParameterError, match="give at least one token"):
-        Stop(sequences=((1,), ()))
+    refused(ParameterError, "give at least one token", Stop, sequences=((1,), ()))

@@ -30,6 +30,8 @@ from tests import trees
 from tests.families import TOLERANCE, deviation, same_bits, seeds
 from tests.trees import packed, parents_of, path_to
 
+from .refusals import refused
+
 PARENTS = np.array([[-1, 0, 0, 1, 2, 2, 4, 3], [-1, 0, 1, 0, 3, -2, -2, -2]])
 HEADS, GROUPS, CHANNELS = 6, 3, 7
 
@@ -192,8 +194,7 @@ def test_several_drafts_of_a_sequence_leave_the_one_that_was_accepted() -> None:
     kept = kv_cache.commit(pending, Accepted(np.array([3, 0]), row=np.array([2, 0])), layer)
     _, ref = attention.scan(state, rows(window, np.array([2, 1])), layer, np.array([[True] * 3, [False] * 3]))
     assert deviation(kept, ref) <= TOLERANCE
-    with pytest.raises(AcceptanceError, match="row 1"):
-        kv_cache.commit(pending, Accepted(np.array([1, 1]), row=np.array([1, 1])), layer)
+    refused(AcceptanceError, "row 1", kv_cache.commit, pending, Accepted(np.array([1, 1]), row=np.array([1, 1])), layer)
 
 
 def test_a_window_that_brings_committed_tokens_again_changes_nothing() -> None:
@@ -262,28 +263,18 @@ def test_frequencies_are_those_of_the_paper() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     state, window, mask, _ = example(15)
-    with pytest.raises(PrecisionError, match="float64"):
-        AttentionWindow(window.q.astype(np.float32), window.k, window.v)
-    with pytest.raises(ShapeMismatch):
-        AttentionWindow(window.q, window.k[:, :3], window.v)
-    with pytest.raises(LengthError, match="give 0 to 5"):
-        KVState(state.K, state.V, np.array([6, 0]))
-    with pytest.raises(ParameterError, match="must be > 0"):
-        AttentionParams(scale=-1.0)
-    with pytest.raises(ParameterError, match="must be > 0"):
-        AttentionParams(scale=float("nan"))
-    with pytest.raises(ParameterError, match="do not divide"):
-        attention.read(window.q[:, :, :5], state, mask, params())
-    with pytest.raises(ParameterError, match="give at most 3"):
-        attention.verify(state, window, mask, AttentionParams(None, np.ones(4)))
-    with pytest.raises(ParameterError, match="even number"):
-        rotary.frequencies(3)
-    with pytest.raises(NotTopological):
-        attention.verify(state, window, ~mask, params())
+    refused(PrecisionError, "float64", AttentionWindow, window.q.astype(np.float32), window.k, window.v)
+    refused(ShapeMismatch, "", AttentionWindow, window.q, window.k[:, :3], window.v)
+    refused(LengthError, "give 0 to 5", KVState, state.K, state.V, np.array([6, 0]))
+    refused(ParameterError, "must be > 0", AttentionParams, scale=-1.0)
+    refused(ParameterError, "must be > 0", AttentionParams, scale=float("nan"))
+    refused(ParameterError, "do not divide", attention.read, window.q[:, :, :5], state, mask, params())
+    refused(ParameterError, "give at most 3", attention.verify, state, window, mask, AttentionParams(None, np.ones(4)))
+    refused(ParameterError, "even number", rotary.frequencies, 3)
+    refused(NotTopological, "", attention.verify, state, window, ~mask, params())
     gap = np.tile(np.tri(8, dtype=bool), (2, 1, 1))
     gap[:, 2, 0] = False
-    with pytest.raises(NotNested):
-        attention.verify(state, window, gap, params())
+    refused(NotNested, "", attention.verify, state, window, gap, params())
 
 
 @pytest.mark.parametrize("path", [[0, 2, 1], [0, 0, -1], [0, -1, 2], [0, 10, -1]])
@@ -291,8 +282,7 @@ def test_a_path_that_does_not_ascend_is_refused(path: list[int]) -> None:
     state, window, mask, _ = example(16)
     _, appended = attention.verify(state, window, mask, params())
     before = each(np.copy, appended)
-    with pytest.raises(AcceptanceError, match="list ascending nodes"):
-        attention.compact(appended, np.array([[0, 1, 3], path]))
+    refused(AcceptanceError, "list ascending nodes", attention.compact, appended, np.array([[0, 1, 3], path]))
     assert same_bits(appended, before)
 
 

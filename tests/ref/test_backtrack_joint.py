@@ -18,6 +18,8 @@ from ssmspec_ref.shapes import Array
 from tests.families import CONVOLVED, Kind, Sizes, inputs, layer, same_bits
 from tests.speculation import Case, Excess, speculate, tokens_of
 
+from .refusals import refused
+
 
 @pytest.mark.parametrize("drafts", [0, 1, 2, 5])
 def test_a_call_holds_c_plus_K_tokens_for_every_c_and_its_state_lags_by_the_accepted_drafts(drafts: int) -> None:
@@ -62,12 +64,17 @@ def test_a_row_without_the_tokens_to_be_brought_again_is_refused() -> None:
     _, pending = joint.verify(joint.start(state), Draft(window), mixer)
     kept = joint.commit(pending, Accepted(np.array([1, 4])), mixer)
     before = each(np.copy, kept)
-    with pytest.raises(
-        LengthError, match="row 1 holds 3 tokens, but its sequence lags by 3; feed these 3 again, then the root"
-    ):
-        joint.verify(kept, Draft(prefix(window, 3)), mixer)
-    with pytest.raises(LengthError, match="row 1 holds 1 tokens, but its sequence lags by 3"):
-        joint.verify(kept, Draft(prefix(window, 1)), mixer)
+    refused(
+        LengthError,
+        "row 1 holds 3 tokens, but its sequence lags by 3; feed these 3 again, then the root",
+        joint.verify,
+        kept,
+        Draft(prefix(window, 3)),
+        mixer,
+    )
+    refused(
+        LengthError, "row 1 holds 1 tokens, but its sequence lags by 3", joint.verify, kept, Draft(prefix(window, 1)), mixer
+    )
     assert same_bits(kept, before)
     joint.verify(kept, Draft(prefix(window, 4)), mixer)
 
@@ -83,8 +90,14 @@ def test_what_is_brought_again_cannot_be_accepted_again() -> None:
 
 def test_a_tree_is_refused() -> None:
     mixer, state, window = layer("ssd", 4, Sizes(b=1, t=3))
-    with pytest.raises(Unsupported, match="give each path of the tree as a row"):
-        joint.verify(joint.start(state), Draft(window, parents=np.array([[-1, 0, 0]])), mixer)
+    refused(
+        Unsupported,
+        "give each path of the tree as a row",
+        joint.verify,
+        joint.start(state),
+        Draft(window, parents=np.array([[-1, 0, 0]])),
+        mixer,
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- planted faults

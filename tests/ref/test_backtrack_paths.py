@@ -14,6 +14,8 @@ from ssmspec_ref.records import arrays, each, rows
 from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, layer, same_bits, seeds
 from tests.speculation import PATHS, Case, speculate
 
+from .refusals import refused
+
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("path", PATHS)
@@ -96,8 +98,7 @@ def test_acceptance_beyond_the_window_is_refused(path: str, advanced: list[int],
     _, pending = verb.verify(kept, draft, mixer)
     accepted = Accepted(np.array(advanced), None if row is None else np.array(row))
     before = each(np.copy, kept), each(np.copy, draft)
-    with pytest.raises(AcceptanceError, match=words):
-        verb.commit(pending, accepted, mixer)
+    refused(AcceptanceError, words, verb.commit, pending, accepted, mixer)
     assert same_bits(kept, before[0])
     assert same_bits(draft, before[1])
 
@@ -106,16 +107,28 @@ def test_acceptance_beyond_the_window_is_refused(path: str, advanced: list[int],
 def test_acceptance_beyond_a_short_row_is_refused(path: str) -> None:
     verb, mixer, kept, draft = _window(PATHS[path], lengths=np.array([3, 1]))
     _, pending = verb.verify(kept, draft, mixer)
-    with pytest.raises(AcceptanceError, match="sequence 1 advanced by 2 tokens, but its window holds 1"):
-        verb.commit(pending, Accepted(np.array([3, 2])), mixer)
+    refused(
+        AcceptanceError,
+        "sequence 1 advanced by 2 tokens, but its window holds 1",
+        verb.commit,
+        pending,
+        Accepted(np.array([3, 2])),
+        mixer,
+    )
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_accepted_row_must_be_named_where_a_sequence_has_several(path: str) -> None:
     verb, mixer, kept, draft = _window(PATHS[path], sequence=np.array([1, 1]))
     _, pending = verb.verify(kept, draft, mixer)
-    with pytest.raises(AcceptanceError, match="sequence 0 accepted row 0, but its rows are \\[\\]"):
-        verb.commit(pending, Accepted(np.array([1, 1])), mixer)
+    refused(
+        AcceptanceError,
+        "sequence 0 accepted row 0, but its rows are \\[\\]",
+        verb.commit,
+        pending,
+        Accepted(np.array([1, 1])),
+        mixer,
+    )
     verb.commit(pending, Accepted(np.array([0, 1]), np.array([0, 1])), mixer)
 
 
@@ -132,8 +145,7 @@ def test_the_accepted_row_must_be_named_where_a_sequence_has_several(path: str) 
 def test_rows_outside_the_window_are_refused(path: str, options: Any, error: type[Exception], words: str) -> None:
     verb, mixer, kept, draft = _window(PATHS[path], **options)
     before = each(np.copy, kept), each(np.copy, draft)
-    with pytest.raises(error, match=words):
-        verb.verify(kept, draft, mixer)
+    refused(error, words, verb.verify, kept, draft, mixer)
     assert same_bits((kept, draft)[0], before[0])
     assert same_bits(draft, before[1])
 
@@ -141,17 +153,21 @@ def test_rows_outside_the_window_are_refused(path: str, options: Any, error: typ
 @pytest.mark.parametrize("path", PATHS)
 def test_more_rows_than_sequences_need_their_sequences(path: str) -> None:
     verb, mixer, kept, draft = _window(PATHS[path])
-    with pytest.raises(ShapeMismatch, match=r"the draft has 4 rows for 2 sequences; give draft\.sequence"):
-        verb.verify(kept, Draft(rows(draft.inputs, np.array([0, 1, 0, 1]))), mixer)
+    refused(
+        ShapeMismatch,
+        r"the draft has 4 rows for 2 sequences; give draft\.sequence",
+        verb.verify,
+        kept,
+        Draft(rows(draft.inputs, np.array([0, 1, 0, 1]))),
+        mixer,
+    )
 
 
 def test_an_empty_window_is_refused() -> None:
     _, _, _, draft = _window(snapshots)
-    with pytest.raises(EmptyWindow, match="has no tokens"):
-        each(lambda a: a[:, :0], draft.inputs)
+    refused(EmptyWindow, "has no tokens", each, lambda a: a[:, :0], draft.inputs)
 
 
 def test_a_window_in_single_precision_is_refused() -> None:
     _, _, _, draft = _window(snapshots)
-    with pytest.raises(PrecisionError, match="float32"):
-        each(lambda a: a.astype(np.float32), draft.inputs)
+    refused(PrecisionError, "float32", each, lambda a: a.astype(np.float32), draft.inputs)

@@ -18,6 +18,8 @@ from ssmspec_ref.shapes import Array
 from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, inputs, layer, same_bits, seeds, tokens
 from tests.speculation import Case, Excess, speculate, tokens_of
 
+from .refusals import refused
+
 ROUTES = ("step_output_only", "step_state_and_output")
 
 
@@ -180,23 +182,34 @@ def test_the_committed_entries_are_never_overwritten() -> None:
 
 @pytest.mark.parametrize(("capacity", "window"), [(3, 4), (4, 0), (0, 0), (4, -1)])
 def test_a_ring_smaller_than_its_window_is_refused(capacity: int, window: int) -> None:
-    with pytest.raises(ParameterError, match=f"capacity and window are {capacity} and {window}"):
-        ReplayBuffer(capacity, window)
+    refused(ParameterError, f"capacity and window are {capacity} and {window}", ReplayBuffer, capacity, window)
 
 
 def test_a_tree_is_refused() -> None:
     mixer, state, window = layer("ssd", 4, Sizes(b=1, t=3))
     path = ReplayBuffer(6, 3)
-    with pytest.raises(Unsupported, match="the replay buffer holds chains"):
-        path.verify(path.start(state), Draft(window, parents=np.array([[-1, 0, 0]])), mixer)
+    refused(
+        Unsupported,
+        "the replay buffer holds chains",
+        path.verify,
+        path.start(state),
+        Draft(window, parents=np.array([[-1, 0, 0]])),
+        mixer,
+    )
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_standard_decode_of_more_than_the_ring_holds_is_refused(route: str) -> None:
     mixer, state, window = layer("ssd", 4, Sizes(b=1, t=3))
     path = ReplayBuffer(2, 1)
-    with pytest.raises(RingOverflow, match="row 0 adds 3 tokens to a ring of 2 that holds 0"):
-        getattr(path, route)(path.start(state), window, mixer)
+    refused(
+        RingOverflow,
+        "row 0 adds 3 tokens to a ring of 2 that holds 0",
+        getattr(path, route),
+        path.start(state),
+        window,
+        mixer,
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- planted faults

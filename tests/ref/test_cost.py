@@ -11,6 +11,8 @@ from ssmspec_ref.cost import traffic
 from ssmspec_ref.cost.traffic import Plan
 from ssmspec_ref.errors import ParameterError
 
+from .refusals import refused
+
 # --- fits and break-even -------------------------------------------------------------------------------------------
 
 
@@ -65,8 +67,7 @@ def test_the_papers_speedup_is_tau_over_cost() -> None:
     ],
 )
 def test_bad_cost_arguments_are_refused(call) -> None:
-    with pytest.raises(ParameterError, match=r"give|must"):
-        call()
+    refused(ParameterError, r"give|must", call)
 
 
 # --- traffic and arithmetic ----------------------------------------------------------------------------------------
@@ -237,5 +238,4 @@ def test_percentiles_are_latencies_that_occurred() -> None:
     ],
 )
 def test_bad_traffic_arguments_are_refused(call) -> None:
-    with pytest.raises(ParameterError, match=r"give|must"):
-        call()
+    refused(ParameterError, r"give|must", call)

@@ -47,6 +47,7 @@ from ..decoding import (
     tiny_model,
 )
 from ..families import TOLERANCE
+from .refusals import refused
 
 SEEDS = st.integers(0, 2**32 - 1)
 FEW = settings(deadline=None, derandomize=True, max_examples=2)
@@ -349,32 +350,46 @@ def test_wrong_input_is_refused_before_anything_is_computed() -> None:
     def verify(window: Window, path: Any = snapshots, held: Any = kept) -> Any:
         return speculate.verify(held, sequences, window, model, path)
 
-    with pytest.raises(BudgetError, match="budget is -1"):
-        Settings(-1)
-    with pytest.raises(EmptyWindow, match=r"lengths \[1, 0\]"):
-        decode.prefill(((1,), ()), model)
-    with pytest.raises(ShapeMismatch, match="there are 2 prompts and 1 emissions"):
-        Sequences(((1,), (2,)), ((),))
-    with pytest.raises(ParameterError, match="there is a token 7, but the vocabulary is 0 to 4"):
-        decode.prefill(((7, 1),), model)
-    with pytest.raises(EmptyWindow, match=r"Window\.tokens has no tokens"):
-        Window(np.zeros((2, 0), dtype=np.int64))
-    with pytest.raises(ShapeMismatch, match="the root of its sequence is 3"):
-        verify(Window(np.array([[2, 0], [2, 0]])))
-    with pytest.raises(ShapeMismatch, match="3 rows for 2 sequences"):
-        verify(Window(np.array([[2], [3], [3]])))
+    refused(BudgetError, "budget is -1", Settings, -1)
+    refused(EmptyWindow, r"lengths \[1, 0\]", decode.prefill, ((1,), ()), model)
+    refused(ShapeMismatch, "there are 2 prompts and 1 emissions", Sequences, ((1,), (2,)), ((),))
+    refused(ParameterError, "there is a token 7, but the vocabulary is 0 to 4", decode.prefill, ((7, 1),), model)
+    refused(EmptyWindow, r"Window\.tokens has no tokens", Window, np.zeros((2, 0), dtype=np.int64))
+    refused(ShapeMismatch, "the root of its sequence is 3", verify, Window(np.array([[2, 0], [2, 0]])))
+    refused(ShapeMismatch, "3 rows for 2 sequences", verify, Window(np.array([[2], [3], [3]])))
     for path in PATHS.values():
         held = speculate.start(state, model, path)
         for wrong in (2, -1):
-            with pytest.raises(ParameterError, match=f"row 1 continues sequence {wrong}, but there are 2; give 0 to 1"):
-                verify(Window(np.array([[2], [3]]), sequence=np.array([0, wrong])), path, held)
-        with pytest.raises(LengthError, match=r"lengths\[0\] is 2, but the window holds 1"):
-            verify(Window(np.array([[2], [3]]), np.array([2, 1])), path, held)
-    with pytest.raises(ProbabilityError):
-        decode.most_likely(np.array([0.0, np.nan]), 0, (1,), ())
+            refused(
+                ParameterError,
+                f"row 1 continues sequence {wrong}, but there are 2; give 0 to 1",
+                verify,
+                Window(np.array([[2], [3]]), sequence=np.array([0, wrong])),
+                path,
+                held,
+            )
+        refused(
+            LengthError,
+            r"lengths\[0\] is 2, but the window holds 1",
+            verify,
+            Window(np.array([[2], [3]]), np.array([2, 1])),
+            path,
+            held,
+        )
+    refused(ProbabilityError, "", decode.most_likely, np.array([0.0, np.nan]), 0, (1,), ())
     two = Window(np.array([[2], [2], [3]]), sequence=np.array([0, 0, 1]), parents=np.array([[-1], [-1], [-1]]))
-    with pytest.raises(Unsupported, match="sequence 0 has 2 trees"):
-        speculate.step(kept, sequences, two, model, snapshots, Settings(4), speculate.follow())
+    refused(
+        Unsupported,
+        "sequence 0 has 2 trees",
+        speculate.step,
+        kept,
+        sequences,
+        two,
+        model,
+        snapshots,
+        Settings(4),
+        speculate.follow(),
+    )
 
 
 @pytest.mark.parametrize("path", ["joint", "replay_buffer"])
@@ -382,8 +397,9 @@ def test_a_tree_is_refused_where_it_is_not_defined(path: str) -> None:
     model = tiny_model("mamba2", 1)
     sequences, state = decode.prefill(((1, 2),), model)
     window = Window(np.array([[2, 0, 1]]), parents=np.array([[-1, 0, 0]]))
-    with pytest.raises(Unsupported):
-        speculate.verify(speculate.start(state, model, PATHS[path]), sequences, window, model, PATHS[path])
+    refused(
+        Unsupported, "", speculate.verify, speculate.start(state, model, PATHS[path]), sequences, window, model, PATHS[path]
+    )
 
 
 def test_decoding_writes_none_of_its_arguments() -> None:

@@ -13,6 +13,8 @@ from ssmspec_ref.errors import AcceptanceError, NotTopological, ParameterError, 
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import depths
 
+from .refusals import refused
+
 
 @dataclass(frozen=True)
 class HashModel:
@@ -132,8 +134,7 @@ def test_what_is_looked_up_stands_in_the_history(tokens: list[int], count: int, 
     ],
 )
 def test_bad_ngram_arguments_are_refused(call, error) -> None:
-    with pytest.raises(error, match=r"give|must"):
-        call()
+    refused(error, r"give|must", call)
 
 
 # --- trees ---------------------------------------------------------------------------------------------------------
@@ -256,23 +257,31 @@ def test_a_planted_state_of_the_wrong_sibling_is_caught() -> None:
 
 def test_bad_trees_and_paths_are_refused() -> None:
     tree, states = static_tree.draft_tree(MODEL, START, 5, static_tree.TREE_A)
-    with pytest.raises(AcceptanceError, match="begins at the root"):
-        follow.from_levels(MODEL, states, tree.tokens, tree.parents, [1])
+    refused(AcceptanceError, "begins at the root", follow.from_levels, MODEL, states, tree.tokens, tree.parents, [1])
     for jump in ([0, 4], [0, 1, 6], [0, 13], [0, -1], []):  # 4 is a child of 1, 6 of 2; there is no 13
-        with pytest.raises(AcceptanceError, match="from parent to child"):
-            follow.from_levels(MODEL, states, tree.tokens, tree.parents, jump)
-    with pytest.raises(NotTopological, match="one for each"):
-        static_tree.tree_from_branches([[2], [1]])
-    with pytest.raises(NotTopological, match="comes before its child"):
-        static_tree.draft_tree(MODEL, START, 5, (-1, 2, 0))
-    with pytest.raises(ParameterError, match="at least one child"):
-        batch_tree.batch_tree(MODEL, START, 5, (2, 0))
-    with pytest.raises(ParameterError, match="8 children are needed, but only 7 can be chosen from a vocabulary of 7"):
-        batch_tree.batch_tree(MODEL, START, 5, (8, 2))
-    with pytest.raises(ParameterError, match="8 children are needed, but only 7 can be chosen from a vocabulary of 7"):
-        static_tree.draft_tree(MODEL, START, 5, (-1,) + (0,) * 8)
-    with pytest.raises(ParameterError, match="vocabulary"):
-        beam_tree.beam_tree(MODEL, START, 5, 8, 2)
+        refused(AcceptanceError, "from parent to child", follow.from_levels, MODEL, states, tree.tokens, tree.parents, jump)
+    refused(NotTopological, "one for each", static_tree.tree_from_branches, [[2], [1]])
+    refused(NotTopological, "comes before its child", static_tree.draft_tree, MODEL, START, 5, (-1, 2, 0))
+    refused(ParameterError, "at least one child", batch_tree.batch_tree, MODEL, START, 5, (2, 0))
+    refused(
+        ParameterError,
+        "8 children are needed, but only 7 can be chosen from a vocabulary of 7",
+        batch_tree.batch_tree,
+        MODEL,
+        START,
+        5,
+        (8, 2),
+    )
+    refused(
+        ParameterError,
+        "8 children are needed, but only 7 can be chosen from a vocabulary of 7",
+        static_tree.draft_tree,
+        MODEL,
+        START,
+        5,
+        (-1,) + (0,) * 8,
+    )
+    refused(ParameterError, "vocabulary", beam_tree.beam_tree, MODEL, START, 5, 8, 2)
 
 
 def test_prompt_lookup_may_take_the_first_occurrence() -> None:

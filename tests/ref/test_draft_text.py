@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssmspec_ref.draft import text
 from ssmspec_ref.errors import ParameterError
+
+from .refusals import refused
 
 
 @dataclass(frozen=True)
@@ -55,5 +56,4 @@ def test_the_draft_always_spells_the_drafted_text(before: str, drafted: str, loo
 def test_a_recurrent_drafter_keeps_the_common_prefix_of_its_tokens() -> None:
     assert text.common_prefix([1, 2, 3], [1, 2, 4, 5]) == 2
     assert text.common_prefix([], [1]) == 0
-    with pytest.raises(ParameterError, match="look_behind"):
-        text.retokenised("x", [], TARGET, -1)
+    refused(ParameterError, "look_behind", text.retokenised, "x", [], TARGET, -1)

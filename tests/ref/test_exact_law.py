@@ -38,6 +38,7 @@ from ..exact_rounds import (
     trees,
     trie_round,
 )
+from .refusals import refused
 
 
 @pairs
@@ -178,18 +179,12 @@ def test_the_law_of_a_model_is_the_product_of_its_rows():
 
 
 def test_an_exact_law_refuses_floats_and_rows_that_are_no_distribution():
-    with pytest.raises(PrecisionError, match="give rational models"):
-        exact_law(lambda dice: dice.pick([0.5, 0.5], 0))
-    with pytest.raises(PrecisionError, match="give rational models"):
-        exact_law(lambda dice: dice.bern(0.5, 0))
-    with pytest.raises(ProbabilityError, match="sums to 5/6"):
-        exact_law(lambda dice: dice.pick([F(1, 2), F(1, 3)], 0))
-    with pytest.raises(ProbabilityError, match="the probability of a coin is 3/2"):
-        exact_law(lambda dice: dice.bern(F(3, 2), 0))
+    refused(PrecisionError, "give rational models", exact_law, lambda dice: dice.pick([0.5, 0.5], 0))
+    refused(PrecisionError, "give rational models", exact_law, lambda dice: dice.bern(0.5, 0))
+    refused(ProbabilityError, "sums to 5/6", exact_law, lambda dice: dice.pick([F(1, 2), F(1, 3)], 0))
+    refused(ProbabilityError, "the probability of a coin is 3/2", exact_law, lambda dice: dice.bern(F(3, 2), 0))
 
 
 def test_a_law_of_fewer_than_no_tokens_or_of_empty_windows_is_refused():
-    with pytest.raises(BudgetError, match="length is -1"):
-        law_of_model(constant(WITNESS), -1)
-    with pytest.raises(EmptyWindow, match="emitted nothing"):
-        law_of_rounds(lambda context, dice: (), 1)
+    refused(BudgetError, "length is -1", law_of_model, constant(WITNESS), -1)
+    refused(EmptyWindow, "emitted nothing", law_of_rounds, lambda context, dice: (), 1)

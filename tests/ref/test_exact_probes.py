@@ -20,12 +20,15 @@ from ssmspec_ref.ssd import chunked as ssd_chunked
 from tests.families import same_bits, seeds
 from tests.low_precision import SUMS, Machine, rounded, stored
 
+from .refusals import refused
+
 PROBES: dict[str, tuple[Callable[..., tuple[Any, Any, Any]], Any, Any, str]] = {
     "ssd": (ssd_probe, ssd, ssd_chunked, "ssd"),
     "selective": (selective_probe, selective, selective_chunked, "selective"),
     "delta": (delta_probe, delta, delta_chunked, "delta"),
     "kda": (lambda rng, **o: delta_probe(rng, channel_gate=True, **o), delta, delta_chunked, "delta"),
 }
+"""The draw, the definition, its second derivation, and what computes it in low precision."""
 ANY_FORMAT = [
     NumericContract(),
     NumericContract(dot="tf32", exp="ex2", softplus="log"),
@@ -153,16 +156,24 @@ def test_probes_of_16_bits_see_precision_faults_that_probes_of_8_bits_pass(kind:
 def test_draws_that_hide_an_input_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state without a key to read it, a bias of 0: the generator refuses both, and says what to do."""
     monkeypatch.setattr(exact_probes, "TRIES", 3)
-    with pytest.raises(ParameterError, match=r"none of 3 draws .* every input mattering; give more tokens"):
-        ssd_probe(np.random.default_rng(0), b=1, t=500, h=4, g=1, p=8, n=8)  # outgrows 8 bits
+    refused(
+        ParameterError,
+        r"none of 3 draws .* every input mattering; give more tokens",
+        ssd_probe,
+        np.random.default_rng(0),
+        b=1,
+        t=500,
+        h=4,
+        g=1,
+        p=8,
+        n=8,
+    )  # outgrows 8 bits
     monkeypatch.setattr(exact_probes, "_integers", lambda rng, most, *shape: np.full(shape, 1.0))
-    with pytest.raises(ParameterError, match="every input mattering"):
-        ssd_probe(np.random.default_rng(0))
+    refused(ParameterError, "every input mattering", ssd_probe, np.random.default_rng(0))
     monkeypatch.undo()
     monkeypatch.setattr(exact_probes, "TRIES", 3)
     monkeypatch.setattr(exact_probes, "_first_state", lambda rng, form, *shape: np.zeros(shape))
-    with pytest.raises(ParameterError, match="every input mattering"):
-        delta_probe(np.random.default_rng(0))
+    refused(ParameterError, "every input mattering", delta_probe, np.random.default_rng(0))
 
 
 def test_planted_generator_without_its_filter_passes_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

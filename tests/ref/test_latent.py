@@ -17,6 +17,8 @@ from ssmspec_ref.layers.norm import Norm
 from ssmspec_ref.shapes import Array
 from tests.families import TOLERANCE, deviation, seeds
 
+from .refusals import refused
+
 WIDTH = 9
 
 
@@ -95,5 +97,4 @@ def test_a_planted_fault_of_the_scores_is_seen(name: str, change: Any, monkeypat
 @pytest.mark.parametrize("field", ["norm", "q_proj"])
 def test_maps_that_do_not_fit_are_refused(field: str) -> None:
     wrong: dict[str, Any] = {"norm": Norm(np.ones(4)), "q_proj": Linear(np.ones((17, WIDTH)))}
-    with pytest.raises(ShapeMismatch, match="latent attention"):
-        replace(drawn(5), **{field: wrong[field]})
+    refused(ShapeMismatch, "latent attention", replace, drawn(5), **{field: wrong[field]})

@@ -19,6 +19,8 @@ from ssmspec_ref.layers.mixer import MixerState
 from ssmspec_ref.model import Model, ModelState, tiny
 from ssmspec_ref.records import each
 
+from .refusals import refused
+
 KINDS = list(tiny.KINDS)
 ORDERS = (FLOAT64, replace(FLOAT64, order="output_only"))
 
@@ -147,8 +149,9 @@ def test_planted_lag_that_is_not_fed_again_is_refused() -> None:
             return 0 * kept.lag
 
     route = replace(command.ROUTES["joint attainment"], path=Forgetful())
-    with pytest.raises(AcceptanceError, match="sequence 0 advanced by 4 tokens, but its window holds 1"):
-        above("mamba2", "joint attainment", route)
+    refused(
+        AcceptanceError, "sequence 0 advanced by 4 tokens, but its window holds 1", above, "mamba2", "joint attainment", route
+    )
 
 
 def test_the_command_exits_with_one_if_anything_is_above_its_bound(

@@ -19,6 +19,8 @@ from ssmspec_ref.shapes import Array
 from tests.families import Sizes, mamba3_case
 from tests.low_precision import rounded, stored
 
+from .refusals import refused
+
 P, N, F = 3, 8, 2
 SIZES = Sizes(b=3, t=8, h=4, g=2, p=P, n=N // 2, k=F, r=1)
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}
@@ -157,22 +159,24 @@ def test_a_layer_projects_in_the_order_of_the_published_module() -> None:
 def test_wrong_calls_are_refused_by_name() -> None:
     S, window, params = mamba3_case(37, SIZES, "mamba")
     for call in (mamba3.scan, chunked.scan):
-        with pytest.raises(ShapeMismatch, match=r"p n \+ f \+ r n \+ p is 37"):
-            call(S[:, :, :-1].copy(), window, params)
-    with pytest.raises(ParameterError, match="give 1 to 4"):
-        pieces_of(S, P, 5, params)
+        refused(ShapeMismatch, r"p n \+ f \+ r n \+ p is 37", call, S[:, :, :-1].copy(), window, params)
+    refused(ParameterError, "give 1 to 4", pieces_of, S, P, 5, params)
     for wrong, said in (
         ({"pairs": "all"}, "neighbours"),
         ({"eps": -1.0}, "at least 0"),
         ({name: getattr(params, name)[..., :7] for name in ("B_norm", "C_norm", "B_bias", "C_bias")}, "even number"),
     ):
-        with pytest.raises(ParameterError, match=said):
-            replace(params, **wrong)
+        refused(ParameterError, said, replace, params, **wrong)
     three = {name: np.repeat(getattr(window, name), 2, axis=3)[:, :, :, :3] for name in ("B", "C")}
-    with pytest.raises(ParameterError, match="3 groups do not divide 4 heads"):
-        mamba3.scan(S, replace(window, **three), params)
-    with pytest.raises(Unsupported, match="would share the scales of S"):
-        error_bounds.mamba3.scan(S, window, params, NumericContract(state="int8", state_scale="row"))
+    refused(ParameterError, "3 groups do not divide 4 heads", mamba3.scan, S, replace(window, **three), params)
+    refused(
+        Unsupported,
+        "would share the scales of S",
+        error_bounds.mamba3.scan,
+        S,
+        window,
+        params,
+        NumericContract(state="int8", state_scale="row"),
+    )
     ranked: Any = RECURRENCES["mamba3"].tiny[1](np.random.default_rng(40))
-    with pytest.raises(ParameterError, match="several ranks"):
-        replace(ranked, norm=GatedNorm(np.ones(12), groups=4, norm_first=True))
+    refused(ParameterError, "several ranks", replace, ranked, norm=GatedNorm(np.ones(12), groups=4, norm_first=True))

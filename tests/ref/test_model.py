@@ -23,6 +23,7 @@ from ssmspec_ref.shapes import Array
 
 from ..decoding import deviation, one_row
 from ..families import TOLERANCE
+from .refusals import refused
 
 KINDS = list(tiny.KINDS)
 SOME = settings(deadline=None, derandomize=True, max_examples=5)
@@ -327,33 +328,30 @@ def test_the_output_of_a_token_that_is_not_live_is_zero() -> None:
 
 
 def test_wrong_parameters_are_refused() -> None:
-    with pytest.raises(ParameterError, match="3 groups do not divide 4 channels"):
-        GatedNorm(np.ones(4), groups=3)
-    with pytest.raises(ParameterError, match="eps of a norm is nan"):
-        Norm(np.ones(4), float("nan"))
-    with pytest.raises(ParameterError, match="gate of a norm is 'gelu'"):
-        GatedNorm(np.ones(4), gate="gelu")  # type: ignore[arg-type]
-    with pytest.raises(ShapeMismatch, match="2 outputs and a bias of 3"):
-        Linear(np.ones((2, 4)), np.ones(3))
-    with pytest.raises(ShapeMismatch, match="their ranks must be equal"):
-        Linear(np.ones((2, 4)), down=np.ones((3, 5)))
-    with pytest.raises(PrecisionError, match=r"Norm\.weight is float32"):
-        Norm(np.ones(4, dtype=np.float32))
+    refused(ParameterError, "3 groups do not divide 4 channels", GatedNorm, np.ones(4), groups=3)
+    refused(ParameterError, "eps of a norm is nan", Norm, np.ones(4), float("nan"))
+    refused(ParameterError, "gate of a norm is 'gelu'", GatedNorm, np.ones(4), gate="gelu")  # type: ignore[arg-type]
+    refused(ShapeMismatch, "2 outputs and a bias of 3", Linear, np.ones((2, 4)), np.ones(3))
+    refused(ShapeMismatch, "their ranks must be equal", Linear, np.ones((2, 4)), down=np.ones((3, 5)))
+    refused(PrecisionError, r"Norm\.weight is float32", Norm, np.ones(4, dtype=np.float32))
     narrow, rotary = Linear(np.ones((6, 4))), tiny.model("attention", 0).blocks[0].layer
     assert isinstance(rotary, AttentionLayer)
-    with pytest.raises(ShapeMismatch, match="channels of the query"):
-        replace(rotary, k_proj=narrow, v_proj=narrow)
+    refused(ShapeMismatch, "channels of the query", replace, rotary, k_proj=narrow, v_proj=narrow)
 
 
 def test_wrong_arguments_are_refused_and_none_is_written() -> None:
     model, tokens, _ = drawn("hybrid", 3)
     state = lm.new_state(model, 3)
-    with pytest.raises(ParameterError, match="there is a token 11, but the vocabulary is 0 to 10"):
-        lm.scan(state, tokens + 11 - tokens, model)
-    with pytest.raises(ShapeMismatch, match="5 channels, but the linear map reads 10"):
-        layer.scan(state[0], np.zeros((3, 2, 5)), model.blocks[0].layer)  # type: ignore[arg-type]
-    with pytest.raises(ShapeMismatch, match="its gate z has"):
-        norm.gated(np.zeros((1, 4)), np.zeros((1, 3)), GatedNorm(np.ones(4)))
+    refused(ParameterError, "there is a token 11, but the vocabulary is 0 to 10", lm.scan, state, tokens + 11 - tokens, model)
+    refused(
+        ShapeMismatch,
+        "5 channels, but the linear map reads 10",
+        layer.scan,
+        state[0],
+        np.zeros((3, 2, 5)),
+        model.blocks[0].layer,
+    )  # type: ignore[arg-type]
+    refused(ShapeMismatch, "its gate z has", norm.gated, np.zeros((1, 4)), np.zeros((1, 3)), GatedNorm(np.ones(4)))
     _, held = lm.scan(state, tokens, model)
     copies = [{name: array.copy() for name, array in vars(one).items()} for one in held]
     lm.scan(held, tokens, model)

@@ -1,7 +1,6 @@
 """Packed runs equal each sequence alone; a pool of states is touched where the batch names a slot, and nowhere else."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -9,13 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssmspec_ref import conv, delta, packed, records, selective, slots, ssd
+from ssmspec_ref import conv, packed, records, slots
 from ssmspec_ref.errors import SlotError
 from ssmspec_ref.layers import mixer as layers
 from ssmspec_ref.packed import Boundaries
 from ssmspec_ref.shapes import Array
 from tests import families
-from tests.families import KINDS, TOLERANCE, Sizes, deviation, same_bits
+from tests.families import CONVOLVED, KINDS, TOLERANCE, Sizes, deviation, same_bits
+
+from .recurrences import RECURRENCES, case
+from .refusals import refused
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 lengths_of_sequences = st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(any).map(np.array)
@@ -68,25 +70,25 @@ def test_a_packed_run_equals_each_sequence_alone(
     assert deviation_from_alone(mixer, state, inputs, lengths, marks, packed.scan_mixer) <= TOLERANCE
 
 
-@quick
-@given(st.sampled_from([ssd, delta, selective]), families.seeds, lengths_of_sequences, st.data())
+@pytest.mark.parametrize("name", RECURRENCES)
+@settings(quick, max_examples=20)
+@given(families.seeds, lengths_of_sequences, st.data())
 def test_a_packed_recurrence_equals_each_sequence_alone_at_any_boundary(
-    recurrence: ModuleType, seed: int, lengths: Array, data: st.DataObject
+    name: str, seed: int, lengths: Array, data: st.DataObject
 ) -> None:
-    case = {ssd: families.ssd_case, delta: families.delta_case, selective: families.selective_case}[recurrence]
-    S, _, _ = case(seed, Sizes(b=len(lengths)), "gentle")
-    _, window, params = case(seed, Sizes(b=1, t=int(lengths.sum())), "gentle")
+    S = case(name, seed, Sizes(b=len(lengths))).S
+    c = case(name, seed, Sizes(b=1, t=int(lengths.sum())))
     sequence = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=6)), dtype=np.int64)
     tokens = np.array([data.draw(st.integers(0, int(lengths[b]))) for b in sequence], dtype=np.int64)
-    y, after, marked = packed.scan(recurrence, S, window, lengths, params, Boundaries(sequence, tokens))
+    marks = Boundaries(sequence, tokens)
+    y, after, marked = packed.scan(c.recurrence.definition, S, c.window, lengths, c.params, marks)
     for b, length in enumerate(lengths):
         if length:
-            y_ref, S_ref = recurrence.scan(S[[b]], alone(window, lengths, b, int(length)), params)
-            assert deviation(alone(y, lengths, b, int(length)), y_ref) <= TOLERANCE
-            assert deviation(after[[b]], S_ref) <= TOLERANCE
+            own = c.of(alone(c.window, lengths, b, int(length)))._replace(S=S[[b]])
+            assert c.near((alone(y, lengths, b, int(length)), after[[b]]), own.scan())
     for m, (b, t) in enumerate(zip(sequence, tokens, strict=True)):
-        S_ref = recurrence.scan(S[[b]], alone(window, lengths, b, int(t)), params)[1] if t else S[[b]]
-        assert deviation(marked[[m]], S_ref) <= TOLERANCE
+        own = c.of(alone(c.window, lengths, b, int(t)))._replace(S=S[[b]]) if t else None
+        assert c.near(marked[[m]], S[[b]] if own is None else own.scan()[1])
 
 
 def test_boundaries_are_the_multiples_of_a_block_inside_each_sequence_and_its_end() -> None:
@@ -150,7 +152,7 @@ def states_rolled(mixer: Any, state: Any, inputs: Any, lengths: Array, marks: Bo
 
 
 @pytest.mark.parametrize("fault", [one_row, zero_start, conv_across, marks_from_the_run, ends_for_all, states_rolled])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CONVOLVED)
 def test_planted_faults_of_packed_runs_are_caught(kind: families.Kind, fault: Callable[..., Any]) -> None:
     lengths = np.array([5, 3, 6])
     mixer, state, inputs = packed_layer(kind, 4, Sizes(), lengths)
@@ -249,9 +251,5 @@ def test_planted_faults_of_the_pool_are_caught(fault: Callable[..., Array]) -> N
 @pytest.mark.parametrize("named", [[3, 1, 3], [0, 8], [-1, 0, -1, 0]])
 def test_a_slot_twice_or_outside_the_pool_is_refused_before_anything(named: list[int]) -> None:
     pool = np.random.default_rng(0).normal(size=(8, 3))
-    before = pool.copy()
-    with pytest.raises(SlotError):
-        slots.take(pool, np.array(named))
-    with pytest.raises(SlotError):
-        slots.put(pool, np.array(named), np.zeros((len(named), 3)))
-    assert same_bits(pool, before)
+    refused(SlotError, "", slots.take, pool, np.array(named))
+    refused(SlotError, "", slots.put, pool, np.array(named), np.zeros((len(named), 3)))

@@ -18,6 +18,8 @@ from ssmspec_ref.shapes import Array, Parents
 from tests.families import TOLERANCE, Sizes, deviation, ssd_case
 from tests.trees import drawn_trees, path_to
 
+from .refusals import refused
+
 
 def full_binary(layers: int) -> Array:
     return np.array([tree_from_branches([[2] * 2**depth for depth in range(layers - 1)])])
@@ -51,8 +53,7 @@ def test_unrolling_leaves_the_paths_that_no_longer_path_begins_with(parents: Par
 
 
 def test_a_tree_that_is_none_is_not_unrolled() -> None:
-    with pytest.raises(NotTopological, match="comes before its child"):
-        tree.unrolled(np.array([[-1, 2, 0]]))
+    refused(NotTopological, "comes before its child", tree.unrolled, np.array([[-1, 2, 0]]))
 
 
 # ------------------------------------------------------------------------------------- algorithm 1 of Snakes and Ladders
@@ -106,5 +107,12 @@ def test_with_the_printed_untied_dt_it_is_mamba_1_and_no_step_of_a_head_gives_it
 
 def test_ssd_refuses_a_step_for_each_channel() -> None:
     _, window, _, dt, _ = printed_case(1)
-    with pytest.raises(ShapeMismatch, match=r"SSDWindow.dt has shape .* but its axes are \(b t h\)"):
-        ssd.SSDWindow(window.x, dt, window.B, window.C)
+    refused(
+        ShapeMismatch,
+        r"SSDWindow.dt has shape .* but its axes are \(b t h\)",
+        ssd.SSDWindow,
+        window.x,
+        dt,
+        window.B,
+        window.C,
+    )

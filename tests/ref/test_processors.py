@@ -15,6 +15,8 @@ from ssmspec_ref.accept.draft_tree import chain
 from ssmspec_ref.accept.exact_law import law_of_model, law_of_rounds, total_variation
 from ssmspec_ref.errors import ParameterError, PrecisionError, ProbabilityError, ShapeMismatch
 
+from .refusals import refused
+
 PENALTIES = Sampling(temperature=0.7, repetition=1.3, presence=0.4, frequency=0.6)
 SETTINGS = {
     "plain": Sampling(),
@@ -250,44 +252,66 @@ def test_planted_target_without_the_settings_is_caught():
     ],
 )
 def test_a_setting_outside_its_domain_is_refused(name, value):
-    with pytest.raises(ParameterError, match=f"{name} is {value}; it must be"):
-        Sampling(**{name: value})
+    refused(ParameterError, f"{name} is {value}; it must be", Sampling, **{name: value})
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_no_logits_are_refused_and_nothing_is_written(bad):
     logits = np.array([0.0, bad, 1.0])
     kept = logits.copy()
-    with pytest.raises(ProbabilityError, match="must be finite, or -inf"):
-        processors.process(logits, [], [], Sampling())
-    with pytest.raises(ProbabilityError, match="must be finite, or -inf"):
-        processors.process_window(np.array([[0.0, 0.0, 0.0], logits]), chain(0, [1]), [], [0], Sampling(temperature=0.0))
+    refused(ProbabilityError, "must be finite, or -inf", processors.process, logits, [], [], Sampling())
+    refused(
+        ProbabilityError,
+        "must be finite, or -inf",
+        processors.process_window,
+        np.array([[0.0, 0.0, 0.0], logits]),
+        chain(0, [1]),
+        [],
+        [0],
+        Sampling(temperature=0.0),
+    )
     assert np.array_equal(logits, kept, equal_nan=True)
 
 
 def test_a_row_without_any_token_left_is_refused():
-    with pytest.raises(ProbabilityError, match="all 2 tokens are masked"):
-        processors.process(np.zeros(2), [], [], Sampling(min_tokens=1, eos=frozenset({0, 1})))
-    with pytest.raises(ProbabilityError, match="all 2 tokens are masked"):
-        processors.process(np.full(2, -np.inf), [], [], Sampling(temperature=0.0))
+    refused(
+        ProbabilityError,
+        "all 2 tokens are masked",
+        processors.process,
+        np.zeros(2),
+        [],
+        [],
+        Sampling(min_tokens=1, eos=frozenset({0, 1})),
+    )
+    refused(
+        ProbabilityError,
+        "all 2 tokens are masked",
+        processors.process,
+        np.full(2, -np.inf),
+        [],
+        [],
+        Sampling(temperature=0.0),
+    )
 
 
 def test_tokens_rows_and_types_outside_the_contract_are_refused():
     for where in ({"prompt": [4], "output": []}, {"prompt": [], "output": [-1]}):
-        with pytest.raises(ParameterError, match="the vocabulary has 4 tokens"):
-            processors.process(np.zeros(4), sampling=Sampling(), **where)
-    with pytest.raises(ParameterError, match="eos"):
-        processors.process(np.zeros(4), [], [], Sampling(eos=frozenset({7})))
-    with pytest.raises(ShapeMismatch, match="logits have 2 rows, but the window has 3 nodes"):
-        processors.process_window(np.zeros((2, 4)), chain(0, [1, 2]), [], [0], Sampling())
-    with pytest.raises(PrecisionError):
-        processors.process(np.zeros(4, dtype=np.float32), [], [], Sampling())
-    with pytest.raises(ParameterError, match="top_k is 0"):
-        processors.top_k([0.5, 0.5], 0)
-    with pytest.raises(ParameterError, match="top_p is nan"):
-        processors.top_p([0.5, 0.5], math.nan)
-    with pytest.raises(ProbabilityError):
-        processors.top_p([0.5, math.nan], 0.5)
+        refused(ParameterError, "the vocabulary has 4 tokens", processors.process, np.zeros(4), sampling=Sampling(), **where)
+    refused(ParameterError, "eos", processors.process, np.zeros(4), [], [], Sampling(eos=frozenset({7})))
+    refused(
+        ShapeMismatch,
+        "logits have 2 rows, but the window has 3 nodes",
+        processors.process_window,
+        np.zeros((2, 4)),
+        chain(0, [1, 2]),
+        [],
+        [0],
+        Sampling(),
+    )
+    refused(PrecisionError, "", processors.process, np.zeros(4, dtype=np.float32), [], [], Sampling())
+    refused(ParameterError, "top_k is 0", processors.top_k, [0.5, 0.5], 0)
+    refused(ParameterError, "top_p is nan", processors.top_p, [0.5, 0.5], math.nan)
+    refused(ProbabilityError, "", processors.top_p, [0.5, math.nan], 0.5)
 
 
 def test_what_the_filters_leave_is_a_distribution_again():
@@ -300,8 +324,7 @@ def test_min_p_keeps_what_has_a_share_of_the_largest_and_divides_again() -> None
     assert processors.min_p(p, 0) == p
     assert processors.min_p(p, 0.3) == pytest.approx([0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0])
     assert processors.min_p(p, 1) == [1, 0, 0, 0]
-    with pytest.raises(ParameterError, match=r"min_p is 1\.5"):
-        processors.Sampling(min_p=1.5)
+    refused(ParameterError, r"min_p is 1\.5", processors.Sampling, min_p=1.5)
 
 
 def test_min_p_after_top_p_acts_on_what_is_left() -> None:

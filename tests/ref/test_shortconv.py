@@ -17,6 +17,8 @@ from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow, chunked
 from tests.families import Sizes, shortconv_case
 from tests.low_precision import low, rounded, stored
 
+from .refusals import refused
+
 CLOSE = {"rtol": 1e-13, "atol": 1e-13}
 """Sums of at most seven terms of size about 1."""
 
@@ -74,13 +76,11 @@ def test_a_layer_projects_gates_in_the_order_of_lfm2() -> None:
 def test_wrong_calls_are_refused_by_name() -> None:
     S, window, params = shortconv_case(14, Sizes(b=3, d=5, w=3), "mamba")
     for call in (shortconv.scan, chunked.scan):
-        with pytest.raises(ShapeMismatch, match="keeps 2; give the last w - 1 products"):
-            call(np.zeros((3, 5, 3)), window, params)
-    with pytest.raises(ShapeMismatch, match="axis d has size 4 in S"):
-        shortconv.step(S[:, :4], window.token(0), params)
-    with pytest.raises(ParameterError, match="has 1 taps; give"):
-        ShortConvParams(np.ones((5, 1)))
+        refused(ShapeMismatch, "keeps 2; give the last w - 1 products", call, np.zeros((3, 5, 3)), window, params)
+    refused(ShapeMismatch, "axis d has size 4 in S", shortconv.step, S[:, :4], window.token(0), params)
+    refused(ParameterError, "has 1 taps; give", ShortConvParams, np.ones((5, 1)))
     scaled = NumericContract(state="int8", state_scale="row")
-    with pytest.raises(Unsupported, match="a new column changes the scale of the columns"):
-        error_bounds.shortconv.scan(S, window, params, scaled)
+    refused(
+        Unsupported, "a new column changes the scale of the columns", error_bounds.shortconv.scan, S, window, params, scaled
+    )
     assert np.all(error_bounds.shortconv.scan(S, window, params, FLOAT64)[0].error > 0)

@@ -15,6 +15,8 @@ from ssmspec_ref.errors import ParameterError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.state_format import enumerated
 
+from .refusals import refused
+
 torch = pytest.importorskip("torch")
 SMALL: tuple[StateStorage, ...] = ("fp8_e4m3", "fp8_e5m2", "fp16", "bf16", "int8", "int16")
 TORCH = {
@@ -62,8 +64,7 @@ def test_a_format_has_as_many_numbers_as_its_bits_give(form: str, count: int, la
 
 
 def test_the_numbers_of_a_wide_format_are_not_listed() -> None:
-    with pytest.raises(ParameterError, match="at most 16 bits"):
-        enumerated.numbers("fp32")
+    refused(ParameterError, "at most 16 bits", enumerated.numbers, "fp32")
 
 
 @pytest.mark.parametrize("form", SMALL)
@@ -94,12 +95,9 @@ def test_blocks_lie_along_the_axis_over_which_outputs_sum(axes: str, axis: int) 
 def test_coins_belong_to_rounding_at_random() -> None:
     v = np.ones((2, 3))
     drawn = NumericContract(state="int8", state_scale="row", state_rounding="stochastic")
-    with pytest.raises(ParameterError, match="coins"):
-        state_format.keep(v, drawn)
-    with pytest.raises(ParameterError, match="coins"):
-        state_format.keep(v, INT8, coins=v)
-    with pytest.raises(ShapeMismatch, match="one for each element"):
-        state_format.keep(v, drawn, coins=v[:1])
+    refused(ParameterError, "coins", state_format.keep, v, drawn)
+    refused(ParameterError, "coins", state_format.keep, v, INT8, coins=v)
+    refused(ShapeMismatch, "one for each element", state_format.keep, v, drawn, coins=v[:1])
 
 
 def kept_in_fp32(v: Array, contract: NumericContract, coins: Array, reciprocal: bool) -> Array:

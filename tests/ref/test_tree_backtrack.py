@@ -23,6 +23,8 @@ from tests.families import KINDS, TOLERANCE, Family, Kind, Sizes, deviation, sam
 from tests.speculation import PATHS, TREES
 from tests.trees import packed, parents_of, path_to
 
+from .refusals import refused
+
 of_kinds = pytest.mark.parametrize("kind", KINDS)
 of_paths = pytest.mark.parametrize("path", TREES)
 
@@ -132,23 +134,23 @@ def test_a_path_that_is_none_of_the_tree_is_refused(path: str, advanced: int, no
     layer, state, inputs = families.layer("ssd", 7, Sizes(b=1, t=6))
     _, pending = PATHS[path].verify(PATHS[path].start(state), Draft(inputs, parents=np.array([TREE])), layer)
     accepted = Accepted(np.array([advanced]), path=None if nodes is None else np.array([nodes]))
-    with pytest.raises(AcceptanceError, match=words):
-        PATHS[path].commit(pending, accepted, layer)
+    refused(AcceptanceError, words, PATHS[path].commit, pending, accepted, layer)
     PATHS[path].commit(pending, Accepted(np.array([2])), layer)  # without a path, the first nodes where they are one
 
 
 def test_bad_windows_are_refused_and_nothing_is_written() -> None:
     layer, state, inputs = families.layer("delta", 8, Sizes(b=2, t=4))
-    before = each(np.copy, state)
-    with pytest.raises(NotTopological, match="row 1: node 2 has parent 3"):
-        tree.verify(state, Draft(inputs, parents=np.array([[-1, 0, 0, 0], [-1, 0, 3, 0]])), layer)
-    with pytest.raises(LengthError, match="the window holds 4"):
-        tree.verify(state, Draft(inputs, np.array([5, 1])), layer)
-    with pytest.raises(ShapeMismatch, match="the sequence of each row"):
-        tree.verify(rows(state, np.array([0])), Draft(inputs), layer)
-    with pytest.raises(EmptyWindow, match="a window needs at least its root"):
-        Draft(prefix(inputs, 0))
-    assert same_bits(state, before)
+    refused(
+        NotTopological,
+        "row 1: node 2 has parent 3",
+        tree.verify,
+        state,
+        Draft(inputs, parents=np.array([[-1, 0, 0, 0], [-1, 0, 3, 0]])),
+        layer,
+    )
+    refused(LengthError, "the window holds 4", tree.verify, state, Draft(inputs, np.array([5, 1])), layer)
+    refused(ShapeMismatch, "the sequence of each row", tree.verify, rows(state, np.array([0])), Draft(inputs), layer)
+    refused(EmptyWindow, "a window needs at least its root", prefix, inputs, 0)
 
 
 # ------------------------------------------------------------------------------------------------------- planted faults

@@ -15,6 +15,7 @@ from tests.families import Sizes, deviation
 from tests.trees import parents_of, path_to
 
 from .recurrences import BY_DECAYS, VARIANTS, case
+from .refusals import refused
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
@@ -52,18 +53,14 @@ def test_the_mask_of_a_row_that_takes_no_part_is_empty() -> None:
 def test_parents_out_of_order_are_refused(row: list[int], words: str) -> None:
     parents = np.array([[-1] + [0] * (len(row) - 1), row])
     before = parents.copy()
-    with pytest.raises(NotTopological, match=f"row 1: {words}"):
-        tree.ancestors(parents)
+    refused(NotTopological, f"row 1: {words}", tree.ancestors, parents)
     assert np.array_equal(parents, before)
 
 
 def test_parents_of_another_type_or_shape_are_refused() -> None:
-    with pytest.raises(PrecisionError, match="int64"):
-        tree.ancestors(np.array([[-1, 0]], dtype=np.int32))
-    with pytest.raises(ShapeMismatch):
-        tree.ancestors(np.array([-1, 0]))
-    with pytest.raises(EmptyWindow):
-        tree.ancestors(np.zeros((2, 0), dtype=np.int64))
+    refused(PrecisionError, "int64", tree.ancestors, np.array([[-1, 0]], dtype=np.int32))
+    refused(ShapeMismatch, "", tree.ancestors, np.array([-1, 0]))
+    refused(EmptyWindow, "", tree.ancestors, np.zeros((2, 0), dtype=np.int64))
 
 
 def every_mask(nodes: int) -> list[np.ndarray]:
@@ -116,25 +113,24 @@ def diamond() -> np.ndarray:
 
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_a_mask_that_does_not_nest_is_refused_with_the_pair_of_nodes(kind: str) -> None:
-    with pytest.raises(NotNested, match="row 0: node 3 sees node 2, but only one of them sees node 1"):
-        case(kind, 7, Sizes(b=1, t=4)).tree(diamond())
+    refused(
+        NotNested,
+        "row 0: node 3 sees node 2, but only one of them sees node 1",
+        case(kind, 7, Sizes(b=1, t=4)).tree,
+        diamond(),
+    )
     gap = np.tri(3, dtype=bool)[None]
     gap[0, 2, 0] = False  # 2 sees 1, which sees 0, but 2 does not see 0
-    with pytest.raises(NotNested, match="node 2 sees node 1, but only one of them sees node 0"):
-        tree.check_nested(gap)
+    refused(NotNested, "node 2 sees node 1, but only one of them sees node 0", tree.check_nested, gap)
 
 
 def test_masks_that_are_no_masks_are_refused() -> None:
     later = np.ones((1, 2, 2), dtype=bool)
-    with pytest.raises(NotTopological, match="node 0 sees node 1, which comes later"):
-        tree.check_nested(later)
+    refused(NotTopological, "node 0 sees node 1, which comes later", tree.check_nested, later)
     blind = np.array([[[True, False], [True, False]]])
-    with pytest.raises(NotNested, match="node 1 sees other nodes but not itself"):
-        tree.check_nested(blind)
-    with pytest.raises(ShapeMismatch, match="2 rows and 3 columns"):
-        tree.check_nested(np.zeros((1, 2, 3), dtype=bool))
-    with pytest.raises(PrecisionError, match="bool"):
-        tree.check_nested(np.ones((1, 1, 1)))
+    refused(NotNested, "node 1 sees other nodes but not itself", tree.check_nested, blind)
+    refused(ShapeMismatch, "2 rows and 3 columns", tree.check_nested, np.zeros((1, 2, 3), dtype=bool))
+    refused(PrecisionError, "bool", tree.check_nested, np.ones((1, 1, 1)))
 
 
 def test_a_transitive_mask_is_not_enough() -> None:
@@ -142,8 +138,7 @@ def test_a_transitive_mask_is_not_enough() -> None:
     assert all(
         set(np.flatnonzero(mask[j])) <= set(np.flatnonzero(mask[i])) for i in range(4) for j in np.flatnonzero(mask[i])
     )
-    with pytest.raises(NotNested):
-        tree.check_nested(diamond())
+    refused(NotNested, "", tree.check_nested, diamond())
 
 
 def test_planted_padding_read_as_an_index_is_caught() -> None:
