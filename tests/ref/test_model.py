@@ -13,16 +13,20 @@ from ssmspec_ref import model as lm
 from ssmspec_ref.attention import KVState
 from ssmspec_ref.attention import layer as attention_layer
 from ssmspec_ref.attention.layer import AttentionLayer
+from ssmspec_ref.delta import DeltaWindow
 from ssmspec_ref.errors import ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.layers import layer, mixer, norm
 from ssmspec_ref.layers.layer import DeltaLayer, Mamba1Layer, Mamba2Layer
 from ssmspec_ref.layers.linear import Linear
 from ssmspec_ref.layers.norm import GatedNorm, Norm
 from ssmspec_ref.model import tiny
+from ssmspec_ref.selective import SelectiveWindow
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.ssd import SSDWindow
 
 from ..decoding import deviation, one_row
 from ..families import TOLERANCE
+from .loops import LOOPS
 from .refusals import refused
 
 KINDS = list(tiny.KINDS)
@@ -112,17 +116,8 @@ def mamba2_token(state: Any, u: Array, by: Mamba2Layer) -> Array:
     projected = applied(by.in_proj, by.input_multiplier * u) * (1.0 if by.multipliers is None else by.multipliers)
     z, dt = projected[: h * p], projected[-h:]
     c = conv_token(state.M[0], projected[h * p : -h], by.mixer.conv)
-    y = np.zeros(h * p)
-    for i in range(h):
-        B = c[h * p + (i // (h // g)) * n :][:n]
-        C = c[h * p + g * n + (i // (h // g)) * n :][:n]
-        step = softplus(dt[i] + params.dt_bias[i])
-        step = min(max(step, params.dt_limit[0]), params.dt_limit[1])
-        for j in range(p):
-            x = c[i * p + j]
-            S = math.exp(step * params.A[i]) * state.S[0, i, j] + step * x * B
-            D = params.D[i] if params.D.ndim == 1 else params.D[i, j]
-            y[i * p + j] = math.fsum(S * C) + D * x
+    x, B, C = c[: h * p].reshape(1, 1, h, p), c[h * p : -g * n].reshape(1, 1, g, n), c[-g * n :].reshape(1, 1, g, n)
+    y = LOOPS["ssd"](state.S, SSDWindow(x, dt[None, None], B, C), params)[0].ravel()
     if by.norm is None:
         return applied(by.out_proj, y * np.array([silu(value) for value in z]))
     return applied(by.out_proj, looped(y, z, by.norm))
@@ -139,34 +134,29 @@ def mamba1_token(state: Any, u: Array, by: Mamba1Layer) -> Array:
     parts = second[:rank], second[rank : rank + n], second[rank + n :]
     norms = m.dt_norm, m.B_norm, m.C_norm
     r, B, C = (a if one is None else normed(a, one.weight, one.eps) for a, one in zip(parts, norms, strict=True))
-    y = np.zeros(d)
-    for i in range(d):
-        step = softplus(math.fsum(m.dt_proj[i] * r) + params.dt_bias[i])
-        S = np.exp(step * params.A[i]) * state.S[0, i] + step * x[i] * B
-        y[i] = (math.fsum(S * C) + params.D[i] * x[i]) * silu(projected[d + i])
-    return applied(by.out_proj, y)
+    dt = np.array([math.fsum(row * r) for row in m.dt_proj])
+    window = SelectiveWindow(*(a[None, None] for a in (x, dt, B, C, projected[d:])))
+    return applied(by.out_proj, LOOPS["selective"](state.S, window, params)[0].ravel())
 
 
 def delta_token(state: Any, u: Array, by: DeltaLayer) -> Array:
-    """One row, one token; the order of the projection is q, k, v; the state transition is written as a matrix."""
+    """One row, one token; the order of the projection is q, k, v."""
     m = by.mixer
     g, h, k, v = m.key_heads, m.value_heads, m.key_channels, m.value_channels
     c = conv_token(state.M[0], applied(by.qkv_proj, u), m.conv)
     z, b = applied(by.z_proj, u).reshape(h, v), applied(by.b_proj, u)
     a = applied(by.a_proj, u).reshape(by.dt_bias.shape)
-    out = np.zeros((h, v))
-    for i in range(h):
-        q, key = c[(i // (h // g)) * k :][:k], c[g * k + (i // (h // g)) * k :][:k]
-        q, key = (x / math.sqrt(math.fsum(x * x) + m.params.eps) for x in (q, key))
-        biased = np.ravel(a[i] + by.dt_bias[i])
-        gate = np.array([by.A[i] * softplus(value) for value in biased])
+    gate = np.zeros_like(a)
+    for i in np.ndindex(a.shape):
+        biased, rate = a[i] + by.dt_bias[i], by.A[i[0]]
+        gate[i] = rate * softplus(biased)
         if by.lower_bound is not None:  # between it and 0, the stronger the larger |A| and the projection are
-            gate = np.array([by.lower_bound / (1 + math.exp(by.A[i] * value)) for value in biased])
-        beta = by.beta_scale * sigmoid(b[i])
-        A = (np.eye(k) - beta * np.outer(key, key)) @ np.diag(np.exp(np.broadcast_to(gate, k)))
-        S = A @ state.S[0, i] + beta * np.outer(key, c[2 * g * k + i * v :][:v])
-        out[i] = looped(S.T @ q * k**-0.5, z[i], by.norm)
-    return applied(by.out_proj, out.ravel())
+            gate[i] = by.lower_bound / (1 + math.exp(rate * biased))
+    beta = np.array([by.beta_scale * sigmoid(value) for value in b])
+    q, key, value = c[: g * k].reshape(g, k), c[g * k : 2 * g * k].reshape(g, k), c[2 * g * k :].reshape(h, v)
+    window = DeltaWindow(*(array[None, None] for array in (q, key, value, gate, beta)))
+    o = LOOPS["delta"](state.S, window, m.params)[0][0, 0]
+    return applied(by.out_proj, np.concatenate([looped(o[i], z[i], by.norm) for i in range(h)]))
 
 
 SECOND = {Mamba2Layer: mamba2_token, Mamba1Layer: mamba1_token, DeltaLayer: delta_token}
