@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from ssmspec_ref.conv import ConvParams
@@ -77,6 +78,11 @@ def drawn_sizes(draw: st.DrawFn, tokens: int = 13, rows: int = 3) -> Sizes:
 
 
 seeds = st.integers(0, 2**32 - 1)
+
+
+def examples(count: int) -> settings:
+    """So many draws of a test, the same in every run and without a limit of time."""
+    return settings(deadline=None, derandomize=True, max_examples=count)
 
 
 def deviation(got: Any, ref: Any) -> float:

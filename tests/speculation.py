@@ -6,6 +6,7 @@ every piece of the state that the path restores, are compared with `mixer.scan` 
 """
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ PATHS: dict[str, Any] = {
 }
 TREES = ("snapshots", "activation_replay", "tree")
 """The paths that verify trees."""
+
+
+def wrong(path: Any, **verbs: Any) -> Any:
+    """A path with some verbs replaced."""
+    return SimpleNamespace(
+        **({name: getattr(path, name) for name in ("start", "verify", "commit", "restore", "refeed")} | verbs)
+    )
 
 
 @dataclass

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.accept import DraftTree, Emitted, UniformDice, drafts, draws, greedy, proposals
@@ -26,14 +26,11 @@ from ssmspec_ref.errors import (
     ProbabilityError,
     ShapeMismatch,
 )
+from tests.families import examples
 
 from .refusals import refused
 
 seeds = st.integers(0, 10**6)
-
-
-def laws(**settings_):
-    return settings(deadline=None, derandomize=True, **settings_)
 
 
 def random_tree(rng, nodes, vocabulary):
@@ -59,7 +56,7 @@ def grid(rng, count):
 
 
 @given(seed=seeds, nodes=st.integers(1, 12), vocabulary=st.integers(1, 4), batch=st.integers(1, 4), padding=st.integers(0, 3))
-@laws(max_examples=150)
+@examples(150)
 def test_the_sweep_over_all_nodes_is_the_walk_from_the_root(seed, nodes, vocabulary, batch, padding):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, nodes, vocabulary) for _ in range(batch)]
@@ -78,7 +75,7 @@ def test_the_sweep_over_all_nodes_is_the_walk_from_the_root(seed, nodes, vocabul
 
 
 @given(seed=seeds, count=st.integers(0, 6))
-@laws(max_examples=80)
+@examples(80)
 def test_a_chain_is_a_tree_with_one_path(seed, count):
     rng = np.random.default_rng(seed)
     draft, choice = rng.integers(0, 2, count), rng.integers(0, 2, count + 1)
@@ -88,7 +85,7 @@ def test_a_chain_is_a_tree_with_one_path(seed, count):
 
 
 @given(seed=seeds, nodes=st.integers(1, 10))
-@laws(max_examples=80)
+@examples(80)
 def test_greedy_emits_what_plain_greedy_decoding_emits(seed, nodes):
     rng = np.random.default_rng(seed)
     tree, model = random_tree(rng, nodes, 3), rational_model(f"p{seed}", 3)
@@ -145,7 +142,7 @@ def test_of_twin_siblings_the_first_must_win_or_sweep_and_walk_part():
 
 
 @given(seed=seeds, count=st.integers(0, 5), vocabulary=st.integers(2, 5))
-@laws(max_examples=120)
+@examples(120)
 def test_rejection_on_a_chain_is_multi_step_on_a_tree_with_one_path(seed, count, vocabulary):
     rng = np.random.default_rng(seed)
     draft = rng.integers(0, vocabulary, count).tolist()  # some of them excluded by their q
@@ -161,7 +158,7 @@ def test_rejection_on_a_chain_is_multi_step_on_a_tree_with_one_path(seed, count,
 
 
 @given(seed=seeds, nodes=st.integers(1, 9), vocabulary=st.integers(2, 5))
-@laws(max_examples=120)
+@examples(120)
 def test_floats_decide_as_fractions_do_on_a_tree(seed, nodes, vocabulary):
     rng = np.random.default_rng(seed)
     tree = random_tree(rng, nodes, vocabulary)
@@ -176,7 +173,7 @@ def test_floats_decide_as_fractions_do_on_a_tree(seed, nodes, vocabulary):
 
 
 @given(seed=seeds, nodes=st.integers(1, 12), vocabulary=st.integers(2, 4))
-@laws(max_examples=100)
+@examples(100)
 def test_naive_sampling_is_the_greedy_walk_on_what_was_drawn_at_every_node(seed, nodes, vocabulary):
     rng = np.random.default_rng(seed)
     tree = random_tree(rng, nodes, vocabulary)
@@ -186,7 +183,7 @@ def test_naive_sampling_is_the_greedy_walk_on_what_was_drawn_at_every_node(seed,
 
 
 @given(seed=seeds, count=st.integers(1, 5))
-@laws(max_examples=60)
+@examples(60)
 def test_equal_laws_accept_everything_and_disjoint_ones_nothing(seed, count):
     rng = np.random.default_rng(seed)
     low, high = (rng.dirichlet(np.ones(3), count + 1) for _ in range(2))
@@ -202,7 +199,7 @@ def test_equal_laws_accept_everything_and_disjoint_ones_nothing(seed, count):
 
 
 @given(seed=seeds, count=st.integers(0, 5), vocabulary=st.integers(2, 4))
-@laws(max_examples=60)
+@examples(60)
 def test_a_point_mass_target_is_greedy_whatever_the_noise(seed, count, vocabulary):
     rng = np.random.default_rng(seed)
     draft, choice = rng.integers(0, vocabulary, count).tolist(), rng.integers(0, vocabulary, count + 1).tolist()
@@ -241,7 +238,7 @@ def test_the_longest_prefix_wins_and_the_lowest_row_on_ties():
 
 
 @given(seed=seeds, count=st.integers(1, 5))
-@laws(max_examples=60)
+@examples(60)
 def test_the_longest_row_emits_what_the_trie_of_the_rows_emits(seed, count):
     rng = np.random.default_rng(seed)
     model = rational_model(f"p{seed}", 3)
@@ -256,7 +253,7 @@ def test_the_longest_row_emits_what_the_trie_of_the_rows_emits(seed, count):
 
 
 @given(seed=seeds, count=st.integers(1, 6))
-@laws(max_examples=60)
+@examples(60)
 def test_a_trie_holds_each_prefix_once_and_every_row(seed, count):
     rng = np.random.default_rng(seed)
     table = [rng.integers(0, 3, rng.integers(0, 4)).tolist() for _ in range(count)]

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.accept import EnumeratingDice, GeneratorDice, GumbelDice, UniformDice, draws
@@ -15,6 +15,7 @@ from ssmspec_ref.accept.distribution import acceptance, distribution, residual, 
 from ssmspec_ref.accept.exact_law import exact_law, rational_model
 from ssmspec_ref.accept.rejection import rejection
 from ssmspec_ref.errors import ParameterError, PrecisionError, ProbabilityError, ShapeMismatch
+from tests.families import examples
 
 from .refusals import refused
 
@@ -130,7 +131,7 @@ def test_a_row_of_another_type_or_shape_is_refused():
 
 
 @given(size=st.integers(1, 4000), seed=st.integers(0, 10**6), spread=st.sampled_from([0.0, 1.0, 30.0]))
-@settings(deadline=None, derandomize=True, max_examples=25)
+@examples(25)
 def test_a_row_divided_by_its_sum_in_any_order_is_a_distribution_and_one_further_off_is_not(size, seed, spread):
     rng = np.random.default_rng(seed)
     weights = np.exp(spread * rng.standard_normal(size))

@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.accept import Emitted, Stop, stop
 from ssmspec_ref.errors import BudgetError, ParameterError
+from tests.families import examples
 
 from .refusals import refused
 
@@ -56,7 +57,7 @@ tokens = st.lists(st.integers(5, 9), min_size=1, max_size=7)
 
 
 @given(run=tokens, output=st.lists(st.integers(5, 9), max_size=4), budget=st.integers(0, 9))
-@settings(deadline=None, derandomize=True, max_examples=150)
+@examples(150)
 def test_any_run_is_cut_where_plain_decoding_stops(run, output, budget):
     cut, finish = stop.cut(run_of(run), output, STOP, budget)
     assert (list(cut.tokens), finish) == one_by_one(run, output, STOP, budget)

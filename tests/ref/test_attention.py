@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import attention, tree
@@ -27,7 +27,7 @@ from ssmspec_ref.records import along, concat, each, prefix, rows
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import paths as tree_paths
 from tests import trees
-from tests.families import TOLERANCE, deviation, same_bits, seeds
+from tests.families import TOLERANCE, deviation, examples, same_bits, seeds
 from tests.trees import packed, parents_of, path_to
 
 from .refusals import refused
@@ -86,7 +86,7 @@ def example(seed: int = 1, layer: AttentionParams | None = None) -> tuple[KVStat
 # ----------------------------------------------------------------------------------------------------------------- laws
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(st.data(), seeds, st.integers(1, 3), st.integers(1, 3), st.sampled_from([0, 2, 6]), st.sampled_from([None, 0.3]))
 def test_every_node_equals_dense_attention_over_its_sequence(
     data: st.DataObject, seed: int, groups: int, each_: int, turned: int, scale: float | None
@@ -106,7 +106,7 @@ def test_every_node_equals_dense_attention_over_its_sequence(
     assert np.array_equal(appended.length, lengths)
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@examples(25)
 @given(seeds, st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def test_any_split_of_a_sequence_equals_dense_attention(seed: int, rows_: int, windows: list[int]) -> None:
     layer, whole = params(), tokens(seed, rows_, sum(windows))
@@ -162,7 +162,7 @@ def test_a_key_that_was_moved_stands_at_its_position() -> None:
     assert same_bits(accepted, ref)
 
 
-@settings(deadline=None, derandomize=True, max_examples=12)
+@examples(12)
 @given(st.data(), seeds, st.integers(1, 3), st.integers(1, 8))
 def test_twelve_windows_of_trees_equal_plain_decoding(data: st.DataObject, seed: int, rows_: int, nodes: int) -> None:
     layer = params()
@@ -287,30 +287,25 @@ def test_a_path_that_does_not_ascend_is_refused(path: list[int]) -> None:
 # ------------------------------------------------------------------------------------------------------- planted faults
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any]) -> float:
-    """The deviation of `attention` with one function replaced."""
+def by_row_order(q: Array, state: KVState, ancestors: Array, layer: AttentionParams, right: Any = attention.read) -> Array:
+    live = tree.live(ancestors)
+    return right(q, state, np.tri(q.shape[1], dtype=bool) & live[:, :, None] & live[:, None], layer)
+
+
+REPLACED: dict[str, tuple[str, Callable[..., Any]]] = {
+    "position by index": ("positions", lambda length, mask: length[:, None] + np.arange(mask.shape[1])),
+    "depth counted from one": ("positions", lambda length, mask: length[:, None] + mask.sum(axis=2)),
+    "lower triangle for the mask": ("read", by_row_order),
+    "group by remainder": ("repeat", lambda a, each_, axis: np.concatenate([a] * each_, axis=axis)),
+}
+
+
+@pytest.mark.parametrize("fault", REPLACED)
+def test_planted_faults_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     state, window, mask, ref = example(20)
     assert deviation(attention.verify(state, window, mask, params())[0], ref) <= TOLERANCE
-    monkeypatch.setattr(attention, name, wrong)
-    return deviation(attention.verify(state, window, mask, params())[0], ref)
-
-
-def test_planted_position_by_index_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planted(monkeypatch, "positions", lambda length, mask: length[:, None] + np.arange(mask.shape[1])) > 1e-3
-
-
-def test_planted_depth_counted_from_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert planted(monkeypatch, "positions", lambda length, mask: length[:, None] + mask.sum(axis=2)) > 1e-3
-
-
-def test_planted_lower_triangle_for_the_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attention.read
-
-    def read(q: Array, state: KVState, ancestors: Array, layer: AttentionParams) -> Array:
-        live = tree.live(ancestors)
-        return right(q, state, np.tri(q.shape[1], dtype=bool) & live[:, :, None] & live[:, None], layer)
-
-    assert planted(monkeypatch, "read", read) > 1e-3
+    monkeypatch.setattr(attention, *REPLACED[fault])
+    assert deviation(attention.verify(state, window, mask, params())[0], ref) > 1e-3
 
 
 def test_planted_weight_of_zero_over_dead_slots_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,13 +328,6 @@ def test_planted_weight_of_zero_over_dead_slots_is_caught(monkeypatch: pytest.Mo
     assert deviation(np.where(live, y, 0.0), ref) <= TOLERANCE  # nothing shows while dead slots hold zeros
     y, _ = attention.verify(poisoned(state, 12), window, mask, params())
     assert np.isnan(y).any()
-
-
-def test_planted_group_by_remainder_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tiled(a: Array, each_: int, axis: int) -> Array:
-        return np.concatenate([a] * each_, axis=axis)
-
-    assert planted(monkeypatch, "repeat", tiled) > 1e-3
 
 
 def test_planted_compaction_of_the_first_rows_is_caught() -> None:

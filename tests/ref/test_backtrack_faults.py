@@ -2,7 +2,6 @@
 stand beside their paths."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,7 @@ from ssmspec_ref import conv
 from ssmspec_ref.backtrack import Accepted, activation_replay, snapshots
 from ssmspec_ref.lengths import chain_path
 from tests.families import CONVOLVED, KINDS, Kind, Sizes
-from tests.speculation import PATHS, Case, speculate
-
-VERBS = ("start", "verify", "commit", "restore", "refeed")
-
-
-def wrong(path: Any, **verbs: Any) -> Any:
-    """A path with some verbs replaced."""
-    return SimpleNamespace(**({name: getattr(path, name) for name in VERBS} | verbs))
+from tests.speculation import PATHS, Case, speculate, wrong
 
 
 def caught(path: Any, kind: Kind, **options: Any) -> bool:

@@ -1,6 +1,5 @@
 """Joint attainment and advancement: the lengths of its calls, its lag, and the three places where a no-op acts."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ssmspec_ref.lengths import last
 from ssmspec_ref.records import concat, each, masked, prefix
 from ssmspec_ref.shapes import Array
 from tests.families import CONVOLVED, Kind, Sizes, inputs, layer
-from tests.speculation import Case, Excess, speculate, tokens_of
+from tests.speculation import Case, Excess, speculate, tokens_of, wrong
 
 from .refusals import refused
 
@@ -170,11 +169,11 @@ def test_planted_rows_padded_on_the_right_are_caught(monkeypatch: pytest.MonkeyP
 def test_planted_a_backtracking_row_one_token_off_is_caught(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
     real = joint.backtracking
 
-    def wrong(*args: Any) -> Any:
+    def shifted(*args: Any) -> Any:
         c, source = real(*args)
         return np.where(c > 0, c + off, 0), source
 
-    monkeypatch.setattr(joint, "backtracking", wrong)
+    monkeypatch.setattr(joint, "backtracking", shifted)
     assert not speculate(joint, Case("ssd", 5, windows=4)).holds()
 
 
@@ -188,8 +187,7 @@ def test_planted_a_rest_that_keeps_the_lag_but_not_the_state_is_caught() -> None
     def commit(pending: Any, accepted: Accepted, mixer: Any) -> joint.Kept:
         return joint.Kept(pending.attained, joint.commit(pending, accepted, mixer).lag)
 
-    verbs = {name: getattr(joint, name) for name in ("start", "verify", "restore", "refeed")}
-    assert not speculate(SimpleNamespace(**verbs, commit=commit), Case("ssd", 5)).holds()
+    assert not speculate(wrong(joint, commit=commit), Case("ssd", 5)).holds()
 
 
 def test_rows_that_end_together_are_their_own_tokens_behind_no_ops() -> None:

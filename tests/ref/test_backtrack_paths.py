@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.backtrack import Accepted, Draft
 from ssmspec_ref.errors import AcceptanceError, EmptyWindow, LengthError, ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.layers.mixer import MixerInputs
 from ssmspec_ref.records import arrays, each, rows
-from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, layer, same_bits, seeds
+from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, examples, layer, same_bits, seeds
 from tests.speculation import PATHS, Case, speculate
 
 from .refusals import refused
@@ -19,7 +19,7 @@ from .refusals import refused
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("path", PATHS)
-@settings(deadline=None, derandomize=True, max_examples=3)
+@examples(3)
 @given(seeds, drawn_sizes(rows=4), st.sampled_from(FAMILIES))
 def test_twelve_windows_equal_never_speculating(path: str, kind: Kind, seed: int, sizes: Sizes, family: Family) -> None:
     excess = speculate(PATHS[path], Case(kind, seed, sizes, family))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.backtrack import Accepted, Draft, replay_buffer
@@ -15,7 +15,20 @@ from ssmspec_ref.errors import ParameterError, RingOverflow, Unsupported
 from ssmspec_ref.layers.mixer import Mixer, MixerState, scan
 from ssmspec_ref.records import arrays, each, prefix, rows, where
 from ssmspec_ref.shapes import Array
-from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, inputs, layer, same_bits, seeds, tokens
+from tests.families import (
+    FAMILIES,
+    KINDS,
+    Family,
+    Kind,
+    Sizes,
+    drawn_sizes,
+    examples,
+    inputs,
+    layer,
+    same_bits,
+    seeds,
+    tokens,
+)
 from tests.speculation import Case, Excess, speculate, tokens_of
 
 from .refusals import refused
@@ -42,7 +55,7 @@ class Watched(ReplayBuffer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=6)
+@examples(6)
 @given(seeds, drawn_sizes(rows=3), st.sampled_from(FAMILIES), st.integers(1, 6), st.integers(0, 7))
 def test_any_ring_of_at_least_two_windows_equals_never_speculating(
     kind: Kind, seed: int, sizes: Sizes, family: Family, count: int, spare: int
@@ -64,7 +77,7 @@ def test_these_windows_meet_every_place_of_the_ring() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("route", ROUTES)
-@settings(deadline=None, derandomize=True, max_examples=4)
+@examples(4)
 @given(seeds, drawn_sizes(rows=3), st.sampled_from(FAMILIES), st.integers(1, 6))
 def test_standard_decode_equals_plain_decoding_and_empties_its_ring_at_every_Lth_token(
     route: str, kind: Kind, seed: int, sizes: Sizes, family: Family, capacity: int
@@ -92,7 +105,7 @@ def test_standard_decode_equals_plain_decoding_and_empties_its_ring_at_every_Lth
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=5)
+@examples(5)
 @given(seeds, drawn_sizes(tokens=6), st.sampled_from(FAMILIES), st.integers(1, 7))
 def test_a_ring_folds_to_the_state_and_both_routes_read_the_same_of_a_window_of_any_length(
     kind: Kind, seed: int, sizes: Sizes, family: Family, count: int

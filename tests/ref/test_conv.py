@@ -1,16 +1,16 @@
 """The causal convolution: what a commit leaves, channels, taps by hand; its laws are those of `test_recurrences`."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import conv
 from tests import families
-from tests.families import Sizes, same_bits
+from tests.families import Sizes, examples, same_bits
 
 from .recurrences import garbage
 
-quick = settings(deadline=None, derandomize=True, max_examples=100)
+quick = examples(100)
 
 
 @quick

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import decode, speculate
@@ -46,11 +46,12 @@ from ..decoding import (
     stopping,
     tiny_model,
 )
-from ..families import TOLERANCE
+from ..families import TOLERANCE, examples
+from ..speculation import wrong
 from .refusals import refused
 
 SEEDS = st.integers(0, 2**32 - 1)
-FEW = settings(deadline=None, derandomize=True, max_examples=2)
+FEW = examples(2)
 SKILLS = st.sampled_from([0.0, 0.5, 0.9, 1.0])
 
 
@@ -94,7 +95,7 @@ def test_twelve_windows_of_trees_equal_plain_decoding(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(deadline=None, derandomize=True, max_examples=3)
+@examples(3)
 @given(seed=SEEDS, kind=st.sampled_from(list(tiny.KINDS)), skill=SKILLS)
 def test_naive_sampling_with_noise_by_position_equals_plain_sampling(path: str, seed: int, kind: str, skill: float) -> None:
     rng = np.random.default_rng(seed)
@@ -115,7 +116,7 @@ def test_each_token_is_drawn_with_the_noise_of_its_own_row_and_position() -> Non
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(deadline=None, derandomize=True, max_examples=3)
+@examples(3)
 @given(seed=SEEDS, kind=st.sampled_from(list(tiny.KINDS)))
 def test_sampled_acceptance_leaves_the_state_of_the_tokens_it_committed(path: str, seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
@@ -229,16 +230,6 @@ def reordered(sequences: Sequences, order: Array) -> Sequences:
 # Faults, each planted and caught
 
 
-class Delegate:
-    """A path that does as another."""
-
-    def __init__(self, path: Any) -> None:
-        self.path = path
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.path, name)
-
-
 def caught(path: Any, kind: str = "hybrid", drafter: str = "chains", eos: bool = False, ignored: bool = False) -> bool:
     """Whether twelve windows tell this path, or a loop that ignores the end of a sequence, from plain decoding."""
     model, prompts, ending = tiny_model(kind, 6), ((1, 2, 3), (4, 2)), Settings(16)
@@ -256,24 +247,20 @@ def caught(path: Any, kind: str = "hybrid", drafter: str = "chains", eos: bool =
 
 @pytest.mark.parametrize("kind", ["mamba1", "hybrid", "delta"])
 def test_planted_commit_of_a_rejected_token_in_one_layer_is_caught(kind: str) -> None:
-    class OneTooMany(Delegate):
-        def commit(self, pending: Any, accepted: Any, mixer: Any) -> Any:
-            if mixer is last:
+    last = tiny_model(kind, 6).blocks[-1].layer.mixer  # type: ignore[union-attr]
+
+    def one_too_many(path: Any) -> Any:
+        def commit(pending: Any, accepted: Any, mixer: Any) -> Any:
+            if type(mixer) is type(last) and np.array_equal(mixer.conv.weight, last.conv.weight):
                 room = pending.draft.live().sum(axis=1)
                 accepted = replace(accepted, advanced=np.minimum(accepted.advanced + (accepted.advanced > 0), room))
-            return self.path.commit(pending, accepted, mixer)
+            return path.commit(pending, accepted, mixer)
 
-    layer = tiny_model(kind, 6).blocks[-1].layer
-    last = layer.mixer  # type: ignore[union-attr]
-
-    class SameMixer(OneTooMany):
-        def commit(self, pending: Any, accepted: Any, mixer: Any) -> Any:
-            same = type(mixer) is type(last) and np.array_equal(mixer.conv.weight, last.conv.weight)
-            return super().commit(pending, accepted, last if same else mixer)
+        return wrong(path, commit=commit)
 
     for path in (snapshots, activation_replay):
-        assert not caught(Delegate(path), kind)
-        assert caught(SameMixer(path), kind)
+        assert not caught(wrong(path), kind)
+        assert caught(one_too_many(path), kind)
 
 
 def test_planted_compaction_that_leaves_keys_where_they_were_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,12 +273,8 @@ def test_planted_compaction_that_leaves_keys_where_they_were_is_caught(monkeypat
 
 
 def test_planted_refeed_of_one_token_too_few_is_caught() -> None:
-    class Short(Delegate):
-        def refeed(self, kept: Any) -> Any:
-            return np.maximum(self.path.refeed(kept) - 1, 0)
-
-    assert not caught(Delegate(joint))
-    assert caught(Short(joint))
+    assert not caught(wrong(joint))
+    assert caught(wrong(joint, refeed=lambda kept: np.maximum(joint.refeed(kept) - 1, 0)))
 
 
 def test_planted_refeed_that_the_cache_does_not_hear_of_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,12 +304,10 @@ def test_planted_advance_by_the_uncut_run_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_planted_row_other_than_the_accepted_one_is_caught() -> None:
-    class FirstRow(Delegate):
-        def commit(self, pending: Any, accepted: Any, mixer: Any) -> Any:
-            lowest = np.array([np.flatnonzero(pending.draft.sequence == b)[0] for b in range(len(accepted.advanced))])
-            held = pending.draft.live().sum(axis=1)[lowest]
-            advanced = np.minimum(accepted.advanced, held)
-            return self.path.commit(pending, replace(accepted, row=lowest, advanced=advanced), mixer)
+    def first_row(pending: Any, accepted: Any, mixer: Any) -> Any:
+        lowest = np.array([np.flatnonzero(pending.draft.sequence == b)[0] for b in range(len(accepted.advanced))])
+        advanced = np.minimum(accepted.advanced, pending.draft.live().sum(axis=1)[lowest])
+        return snapshots.commit(pending, replace(accepted, row=lowest, advanced=advanced), mixer)
 
     model, ending = tiny_model("mamba2", 6), Settings(16)
     want = plain(((1, 2, 3), (4, 2)), model, ending)
@@ -334,9 +315,9 @@ def test_planted_row_other_than_the_accepted_one_is_caught() -> None:
     def windows(path: Any) -> None:
         check_windows(want, model, path, Oracle(want, 0.6, np.random.default_rng(1)).chains(3, 3), ending)
 
-    windows(Delegate(snapshots))
+    windows(snapshots)
     with pytest.raises(AssertionError):
-        windows(FirstRow(snapshots))
+        windows(wrong(snapshots, commit=first_row))
 
 
 # What is refused
@@ -359,12 +340,12 @@ def test_wrong_input_is_refused_before_anything_is_computed() -> None:
     refused(ShapeMismatch, "3 rows for 2 sequences", verify, Window(np.array([[2], [3], [3]])))
     for path in PATHS.values():
         held = speculate.start(state, model, path)
-        for wrong in (2, -1):
+        for other in (2, -1):
             refused(
                 ParameterError,
-                f"row 1 continues sequence {wrong}, but there are 2; give 0 to 1",
+                f"row 1 continues sequence {other}, but there are 2; give 0 to 1",
                 verify,
-                Window(np.array([[2], [3]]), sequence=np.array([0, wrong])),
+                Window(np.array([[2], [3]]), sequence=np.array([0, other])),
                 path,
                 held,
             )

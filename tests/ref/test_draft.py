@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.draft import batch_tree, beam_tree, follow, ngram, static_tree
@@ -12,6 +12,7 @@ from ssmspec_ref.draft.token_tree import TokenTree
 from ssmspec_ref.errors import AcceptanceError, NotTopological, ParameterError, ShapeMismatch
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import depths
+from tests.families import examples
 
 from .refusals import refused
 
@@ -110,7 +111,7 @@ def test_prompt_lookup_is_silent_without_a_match() -> None:
     assert ngram.prompt_lookup(history(1), 4).tolist() == []
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 4))
 def test_what_is_looked_up_stands_in_the_history(tokens: list[int], count: int, longest: int) -> None:
     draft = ngram.prompt_lookup(history(*tokens), count, longest).tolist()
@@ -234,7 +235,7 @@ def draw_path(tree: TokenTree, rng: np.random.Generator) -> list[int]:
     return path
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(st.integers(0, 10**6), st.sampled_from([*TREES, "batch"]))
 def test_the_draft_state_after_a_verdict_equals_feeding_what_was_emitted(seed: int, name: str) -> None:
     rng = np.random.default_rng(seed)

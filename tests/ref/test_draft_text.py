@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.draft import text
 from ssmspec_ref.errors import ParameterError
+from tests.families import examples
 
 from .refusals import refused
 
@@ -46,7 +47,7 @@ def test_a_join_that_merges_over_the_boundary_falls_back_to_a_shorter_look_behin
     assert TARGET.decode(written + draft) == "a thing"
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@examples(200)
 @given(st.text("thein g", max_size=12), st.text("thein g", max_size=8), st.integers(0, 5))
 def test_the_draft_always_spells_the_drafted_text(before: str, drafted: str, look_behind: int) -> None:
     written = TARGET.encode(before)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import attention, error_bounds, tree
@@ -18,7 +18,7 @@ from ssmspec_ref.layers.norm import GatedNorm, Norm, gated, rms
 from ssmspec_ref.model import tiny_layers
 from ssmspec_ref.shapes import Array
 from tests import families
-from tests.families import FAMILIES, KINDS, Family, Sizes, drawn_sizes, seeds
+from tests.families import FAMILIES, KINDS, Family, Sizes, drawn_sizes, examples, seeds
 from tests.low_precision import F32, SUMS, Machine, low, rounded, stored, used
 
 from .recurrences import ALL, DECAYING, case, drawn
@@ -27,7 +27,7 @@ from .refusals import refused
 FP32 = NumericContract(function_ulp=3)  # NumPy's exp
 U = UNIT_ROUNDOFF["fp32"]
 ENDS = (-1 + 2.0**-40, 0.0, 1 - 2.0**-40)  # so that a + e, rounded, lies no further from a than e
-quick = settings(deadline=None, derandomize=True, max_examples=25)
+quick = examples(25)
 
 
 def wide_range(seed: int, size: int = 4000, low_power: float = -30, high_power: float = 30) -> Array:
@@ -351,7 +351,7 @@ def test_planted_bound_of_another_order_is_exceeded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=10)
+@examples(10)
 @given(seed=seeds, sizes=drawn_sizes(), family=st.sampled_from(FAMILIES))
 def test_the_bound_of_a_mixer_holds_for_windows_and_trees(kind: Any, seed: int, sizes: Sizes, family: Family) -> None:
     made, state, inputs = families.layer(kind, seed, sizes, family)

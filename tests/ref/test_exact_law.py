@@ -1,7 +1,7 @@
 """Every acceptance algorithm emits the target's law exactly, as fractions: draws and decisions are enumerated together."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.accept import (
@@ -18,6 +18,7 @@ from ssmspec_ref.accept import (
 from ssmspec_ref.accept.distribution import point_mass
 from ssmspec_ref.accept.exact_law import exact_law, law_of_model, law_of_rounds, rational_model
 from ssmspec_ref.errors import BudgetError, EmptyWindow, PrecisionError, ProbabilityError
+from tests.families import examples
 
 from ..exact_rounds import (
     EXCLUDED,
@@ -125,7 +126,7 @@ def test_a_chain_token_that_its_law_excludes_ends_the_window_with_the_target():
 
 
 @given(seed=st.integers(0, 10**6), size=st.integers(2, 7))
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 def test_a_chain_accepts_with_probability_sum_of_min_p_q(seed, size):
     p, q = rational_model(f"p{seed}", size)(()), rational_model(f"q{seed}", size)(())
 
@@ -138,7 +139,7 @@ def test_a_chain_accepts_with_probability_sum_of_min_p_q(seed, size):
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 3))
-@settings(deadline=None, derandomize=True, max_examples=20)
+@examples(20)
 def test_point_mass_children_are_accepted_as_often_as_naive_ones(seed, count):
     p, q = rational_model(f"p{seed}", 4)(()), rational_model(f"q{seed}", 4)(())
     tree = drafts.trie(0, [[token] for token in draws.top_k(q, count)]).tree
@@ -151,7 +152,7 @@ def test_point_mass_children_are_accepted_as_often_as_naive_ones(seed, count):
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(deadline=None, derandomize=True, max_examples=20)
+@examples(20)
 def test_a_point_mass_target_makes_every_rule_greedy(seed):
     q = rational_model(f"q{seed}", 3)
     t = [seed % 3, seed // 3 % 3, seed // 9 % 3]

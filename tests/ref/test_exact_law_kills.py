@@ -98,14 +98,6 @@ def test_planted_unnormalised_residual_is_caught_on_a_chain_where_the_draw_does_
     assert worst(lambda p, q: chain_round(p, q, 2, dice_from=FallsOffTheEnd)) > 0
 
 
-@pytest.mark.parametrize("name", ["iid", "without-replacement"])
-def test_planted_unnormalised_residual_is_caught_at_the_second_child_even_where_the_draw_divides(monkeypatch, name):
-    make = lambda p, q: tree_round(p, q, (2,), *TREES[name], dice_from=Multinomial)  # noqa: E731
-    assert worst(make, 2) == 0
-    monkeypatch.setattr(multi_step, "residual", unnormalised)
-    assert worst(make, 2) > 0
-
-
 def test_planted_raw_q_after_top_k_is_caught():
     kept = lambda q: lambda context: processors.top_k(q(context), 2)  # noqa: E731
     assert worst(lambda p, q: chain_round(p, kept(q), 2)) == 0
@@ -118,16 +110,6 @@ def test_planted_row_of_another_request_as_q_is_caught():
     assert distance(chain_round(p, q, 2, laws_from=other), p, 3) > 0
 
 
-def keep_the_rejected(p, q):
-    return p
-
-
-@pytest.mark.parametrize("wrong", [keep_the_rejected, lambda p, q: processors.normalised([*p[1:], p[0]])])
-def test_planted_residual_is_caught_on_a_chain(monkeypatch, wrong):
-    monkeypatch.setattr(rejection, "residual", wrong)
-    assert worst(lambda p, q: chain_round(p, q, 2)) > 0
-
-
 def test_planted_target_without_the_rejected_token_as_residual_is_caught_and_right_only_for_point_masses(monkeypatch):
     def masked(p, q):  # right only if the token was certain; the chain of one token makes it known
         return multi_step.residual(p, point_mass(int(max(range(len(q)), key=lambda i: q[i] - p[i])), len(q)))
@@ -137,13 +119,6 @@ def test_planted_target_without_the_rejected_token_as_residual_is_caught_and_rig
     assert distance(chain_round(p, q, 1), p, 2) > 0
     certain_q = constant(point_mass(1, 3))
     assert distance(chain_round(p, certain_q, 1), p, 2) == 0
-
-
-def test_planted_rejected_child_that_is_not_removed_is_caught(monkeypatch):
-    make = lambda p, q: tree_round(p, q, (2,), *TREES["top-k"])  # noqa: E731
-    assert worst(make, 2) == 0
-    monkeypatch.setattr(multi_step, "residual", keep_the_rejected)
-    assert worst(make, 2) > 0
 
 
 class OneUniform:
@@ -167,12 +142,6 @@ def test_planted_uniform_used_for_the_whole_window_is_caught_beyond_the_first_to
     assert worst(make, 1) == 0  # the first token looks perfect
     assert worst(make, 3) > 0
     assert worst(lambda p, q: tree_round(p, q, (2,), *TREES["iid"], dice_from=OneUniform), 2) > 0
-
-
-@pytest.mark.parametrize("wrong", [lambda p, q: int(p >= q), lambda p, q: p, lambda p, q: 1])
-def test_planted_acceptance_rule_is_caught(monkeypatch, wrong):
-    monkeypatch.setattr(rejection, "acceptance", wrong)
-    assert worst(lambda p, q: chain_round(p, q, 2)) > 0
 
 
 def test_planted_bonus_from_the_wrong_row_is_caught():
@@ -228,10 +197,50 @@ def test_planted_rejection_of_an_excluded_child_is_caught(monkeypatch):
     assert distance(tree_round(p, q, (3,), excluded_first, proposals.iid), p, 2) > 0
 
 
-def test_planted_run_that_counts_acceptances_after_a_rejection_is_caught(monkeypatch):
-    def rejection_with_gaps(draft, p_rows, q_rows, dice):
-        kept = [x for t, x in enumerate(draft) if dice.bern(rejection.acceptance(p_rows[t][x], q_rows[t][x]), t + 1)]
-        return Emitted((*kept, dice.pick(p_rows[len(kept)], len(kept))), tuple(range(len(kept) + 1)))
+def rejection_with_gaps(draft, p_rows, q_rows, dice):
+    """Acceptances after a rejection count."""
+    kept = [x for t, x in enumerate(draft) if dice.bern(rejection.acceptance(p_rows[t][x], q_rows[t][x]), t + 1)]
+    return Emitted((*kept, dice.pick(p_rows[len(kept)], len(kept))), tuple(range(len(kept) + 1)))
 
-    monkeypatch.setattr(rejection, "rejection", rejection_with_gaps)
-    assert worst(lambda p, q: chain_round(p, q, 2)) > 0
+
+def chain_of_two(p, q):
+    return chain_round(p, q, 2)
+
+
+def children(name, **options):
+    """A round with two children of a root."""
+    return lambda p, q: tree_round(p, q, (2,), *TREES[name], **options)
+
+
+REPLACED = {
+    "the rejected token stays in the residual": (rejection, "residual", lambda p, q: p, chain_of_two, 3),
+    "a residual of the next token": (
+        rejection,
+        "residual",
+        lambda p, q: processors.normalised([*p[1:], p[0]]),
+        chain_of_two,
+        3,
+    ),
+    "acceptance iff p >= q": (rejection, "acceptance", lambda p, q: int(p >= q), chain_of_two, 3),
+    "acceptance with p": (rejection, "acceptance", lambda p, q: p, chain_of_two, 3),
+    "acceptance of all": (rejection, "acceptance", lambda p, q: 1, chain_of_two, 3),
+    "acceptances after a rejection": (rejection, "rejection", rejection_with_gaps, chain_of_two, 3),
+    "a rejected child is not removed": (multi_step, "residual", lambda p, q: p, children("top-k"), 2),
+    # the draw divides, and yet the second child shows it
+    "an unnormalised residual, iid": (multi_step, "residual", unnormalised, children("iid", dice_from=Multinomial), 2),
+    "an unnormalised residual, without replacement": (
+        multi_step,
+        "residual",
+        unnormalised,
+        children("without-replacement", dice_from=Multinomial),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", REPLACED)
+def test_planted_rule_is_caught(monkeypatch, fault):
+    module, attribute, wrong, make, length = REPLACED[fault]
+    assert worst(make, length) == 0
+    monkeypatch.setattr(module, attribute, wrong)
+    assert worst(make, length) > 0

@@ -6,36 +6,34 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from ssmspec_ref import conv, delta, exact_probes, selective, ssd
+from ssmspec_ref import conv, exact_probes, ssd
 from ssmspec_ref.contract import NumericContract
-from ssmspec_ref.delta import chunked as delta_chunked
 from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.exact_probes import conv_probe, delta_probe, selective_probe, ssd_probe
 from ssmspec_ref.records import concat, prefix
-from ssmspec_ref.selective import chunked as selective_chunked
-from ssmspec_ref.ssd import chunked as ssd_chunked
-from tests.families import same_bits, seeds
+from tests.families import examples, same_bits, seeds
 from tests.low_precision import SUMS, Machine, rounded, stored
 
+from . import recurrences
 from .refusals import refused
 
-PROBES: dict[str, tuple[Callable[..., tuple[Any, Any, Any]], Any, Any, str]] = {
-    "ssd": (ssd_probe, ssd, ssd_chunked, "ssd"),
-    "selective": (selective_probe, selective, selective_chunked, "selective"),
-    "delta": (delta_probe, delta, delta_chunked, "delta"),
-    "kda": (lambda rng, **o: delta_probe(rng, channel_gate=True, **o), delta, delta_chunked, "delta"),
+PROBES: dict[str, tuple[Callable[..., tuple[Any, Any, Any]], recurrences.Recurrence, str]] = {
+    "ssd": (ssd_probe, recurrences.SSD, "ssd"),
+    "selective": (selective_probe, recurrences.SELECTIVE, "selective"),
+    "delta": (delta_probe, recurrences.DELTA, "delta"),
+    "kda": (lambda rng, **o: delta_probe(rng, channel_gate=True, **o), recurrences.DELTA, "delta"),
 }
-"""The draw, the definition, its second derivation, and what computes it in low precision."""
+"""The draw, the recurrence, and what computes it in low precision."""
 ANY_FORMAT = [
     NumericContract(),
     NumericContract(dot="tf32", exp="ex2", softplus="log"),
     NumericContract(state="bf16", dot="bf16", stored_every_token=True, ring="bf16"),
     NumericContract(state="fp16", dot="tf32", stored_every_token=True),
 ]
-few = settings(deadline=None, derandomize=True, max_examples=6)
+few = examples(6)
 
 
 @pytest.mark.parametrize("kind", PROBES)
@@ -50,17 +48,17 @@ few = settings(deadline=None, derandomize=True, max_examples=6)
 def test_a_probe_has_one_result_in_every_order_and_format_that_holds_it(
     kind: str, seed: int, t: int, groups: int, chunk: int, form: Any
 ) -> None:
-    draw, plain, chunked, name = PROBES[kind]
+    draw, recurrence, name = PROBES[kind]
     sizes = {"t": t} if kind == "selective" else {"t": t, "g": groups, "h": 2 * groups}
     S, window, params = draw(np.random.default_rng(seed), form=form, **sizes)
-    y, S_next = plain.scan(S, window, params)
-    assert all(np.array_equal(a, b) for a, b in zip(chunked.scan(S, window, params, chunk=chunk), (y, S_next), strict=True))
+    y, S_next = recurrence.definition.scan(S, window, params)
+    assert _equal(recurrence.chunked.scan(S, window, params, chunk=chunk), (y, S_next))
     for contract in ANY_FORMAT if form == "bf16" else ANY_FORMAT[:1]:
         for order in ("sequential", "chunked", "output_only"):
             for i, sums in enumerate(SUMS):
                 machine = Machine(replace(contract, order=order, chunk=chunk), sums, variant=(seed + i) % 2)
                 got = getattr(machine, name)(S, window, params)
-                assert all(np.array_equal(a, b) for a, b in zip(got, (y, S_next), strict=True))
+                assert _equal(got, (y, S_next))
 
 
 @few
@@ -72,7 +70,7 @@ def test_a_probe_of_the_convolution_has_one_result(seed: int, t: int, c: int, w:
         for sums in SUMS:
             for variant in (0, 1):
                 got = Machine(contract, sums, variant).conv(M, u, params)
-                assert all(np.array_equal(a, b) for a, b in zip(got, (y, M_next), strict=True))
+                assert _equal(got, (y, M_next))
 
 
 @pytest.mark.parametrize("kind", PROBES)
@@ -88,23 +86,20 @@ def test_every_number_of_a_probe_fits_the_format(kind: str) -> None:
 @pytest.mark.parametrize("kind", PROBES)
 def test_decays_of_a_probe_are_0_and_1(kind: str) -> None:
     _, window, params = PROBES[kind][0](np.random.default_rng(2))
-    if kind in ("delta", "kda"):
-        decay = np.exp(window.g)
-    else:
-        dt = (ssd if kind == "ssd" else selective).step_size(window.dt, params)
+    if kind in ("ssd", "selective"):
+        dt = PROBES[kind][1].definition.step_size(window.dt, params)
         assert set(np.unique(dt)) <= {0.0, 48.0, 64.0, 80.0}
         assert np.all(params.dt_bias != 0)
-        decay = np.exp(dt * params.A if kind == "ssd" else dt[..., None] * params.A)
-    assert set(np.unique(decay)) == {0.0, 1.0}
+    assert set(np.unique(_decays(kind, window, params))) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("kind", PROBES)
 @pytest.mark.parametrize("fault", ["token lost", "token added", "decay skipped once", "zeroed input", "state not used"])
 def test_planted_logic_fault_is_caught_by_equality(kind: str, fault: str) -> None:
-    draw, plain, _, name = PROBES[kind]
+    draw, recurrence, name = PROBES[kind]
     for seed in range(5):
         S, window, params = draw(np.random.default_rng(seed))
-        expected = plain.scan(S, window, params)
+        expected = recurrence.definition.scan(S, window, params)
         machine = Machine(NumericContract())
         if fault == "zeroed input":
             for field in fields(window):
@@ -113,7 +108,7 @@ def test_planted_logic_fault_is_caught_by_equality(kind: str, fault: str) -> Non
         elif fault == "state not used":
             assert not _equal(getattr(machine, name)(np.zeros_like(S), window, params), expected)
         elif fault == "decay skipped once":
-            if np.all(_first_decays(kind, window, params) == 1):
+            if np.all(_decays(kind, window, params)[:, 0] == 1):
                 continue
             assert not _equal(getattr(Machine(NumericContract(), fault=fault), name)(S, window, params), expected)
         else:
@@ -127,10 +122,10 @@ def _equal(got: Any, expected: Any) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
-def _first_decays(kind: str, window: Any, params: Any) -> Any:
+def _decays(kind: str, window: Any, params: Any) -> Any:
     if kind in ("delta", "kda"):
-        return np.exp(window.g[:, 0])
-    dt = (ssd if kind == "ssd" else selective).step_size(window.dt, params)[:, 0]
+        return np.exp(window.g)
+    dt = PROBES[kind][1].definition.step_size(window.dt, params)
     return np.exp(dt * params.A if kind == "ssd" else dt[..., None] * params.A)
 
 
@@ -138,19 +133,19 @@ def _idle(kind: str, token: Any, params: Any) -> bool:
     """A key that is written again with the same value, a token without dt: the state stays."""
     if kind in ("delta", "kda"):
         return bool(np.all((token.beta == 0) | (token.g.reshape(*token.beta.shape, -1).max(axis=-1) == 0)))
-    return bool(np.all((ssd if kind == "ssd" else selective).step_size(token.dt, params) == 0))
+    return bool(np.all(PROBES[kind][1].definition.step_size(token.dt, params) == 0))
 
 
 @pytest.mark.parametrize("kind", PROBES)
 @pytest.mark.parametrize("fault", ["state in bf16", "tf32 dot"])
 def test_probes_of_16_bits_see_precision_faults_that_probes_of_8_bits_pass(kind: str, fault: str) -> None:
-    draw, plain, _, name = PROBES[kind]
+    draw, recurrence, name = PROBES[kind]
     wrong = {"state in bf16": NumericContract(state="bf16"), "tf32 dot": NumericContract(dot="tf32")}[fault]
     for seed in range(5):
         for form, seen in (("fp32", True), ("bf16", False)):
             S, window, params = draw(np.random.default_rng(seed), form=form)
             got = getattr(Machine(wrong), name)(S, window, params)
-            assert _equal(got, plain.scan(S, window, params)) is not seen
+            assert _equal(got, recurrence.definition.scan(S, window, params)) is not seen
 
 
 def test_draws_that_hide_an_input_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import __main__ as command
@@ -18,6 +18,8 @@ from ssmspec_ref.errors import AcceptanceError
 from ssmspec_ref.layers.mixer import MixerState
 from ssmspec_ref.model import Model, ModelState, tiny
 from ssmspec_ref.records import each
+from tests.families import examples
+from tests.speculation import wrong
 
 from .refusals import refused
 
@@ -60,7 +62,7 @@ def after_some(model: Model, rng: np.random.Generator) -> ModelState:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, derandomize=True, max_examples=4)
+@examples(4)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([0.0, 1e-12, 1e-9]))
 def test_the_bound_of_a_model_covers_what_its_state_was_wrong_by(kind: str, seed: int, size: float) -> None:
     rng = np.random.default_rng(seed)
@@ -97,18 +99,13 @@ def above(kind: str, name: str, route: command.Route | None = None) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["mamba1", "mamba2", "delta", "hybrid", "delta_hybrid"])
 def test_planted_state_rounded_to_float32_is_above_the_bound(kind: str) -> None:
-    class Rounded:
-        """Snapshots that are stored in float32."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(snapshots, name)
-
-        def commit(self, *args: Any) -> Any:
-            kept = snapshots.commit(*args)
-            return type(kept)(kept.M, kept.S.astype(np.float32).astype(np.float64))
+    def commit(*args: Any) -> Any:
+        """Snapshots are stored in float32."""
+        kept = snapshots.commit(*args)
+        return type(kept)(kept.M, kept.S.astype(np.float32).astype(np.float64))
 
     assert not above(kind, "snapshots")
-    route = replace(command.ROUTES["snapshots"], path=Rounded())
+    route = replace(command.ROUTES["snapshots"], path=wrong(snapshots, commit=commit))
     assert "state" in above(kind, "snapshots", route)
 
 
@@ -141,14 +138,7 @@ def test_planted_ring_that_holds_a_rejected_token_is_found() -> None:
 
 
 def test_planted_lag_that_is_not_fed_again_is_refused() -> None:
-    class Forgetful:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(joint, name)
-
-        def refeed(self, kept: Any) -> Any:
-            return 0 * kept.lag
-
-    route = replace(command.ROUTES["joint attainment"], path=Forgetful())
+    route = replace(command.ROUTES["joint attainment"], path=wrong(joint, refeed=lambda kept: 0 * kept.lag))
     refused(
         AcceptanceError, "sequence 0 advanced by 4 tokens, but its window holds 1", above, "mamba2", "joint attainment", route
     )

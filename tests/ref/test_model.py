@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import model as lm
@@ -25,12 +25,12 @@ from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import SSDWindow
 
 from ..decoding import deviation, one_row
-from ..families import TOLERANCE
+from ..families import TOLERANCE, examples
 from .loops import LOOPS
 from .refusals import refused
 
 KINDS = list(tiny.KINDS)
-SOME = settings(deadline=None, derandomize=True, max_examples=5)
+SOME = examples(5)
 SEEDS = st.integers(0, 2**32 - 1)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import conv, packed, records, slots
@@ -14,12 +14,12 @@ from ssmspec_ref.layers import mixer as layers
 from ssmspec_ref.packed import Boundaries
 from ssmspec_ref.shapes import Array
 from tests import families
-from tests.families import CONVOLVED, KINDS, TOLERANCE, Sizes, deviation, same_bits
+from tests.families import CONVOLVED, KINDS, TOLERANCE, Sizes, deviation, examples, same_bits
 
 from .recurrences import RECURRENCES, case
 from .refusals import refused
 
-quick = settings(deadline=None, derandomize=True, max_examples=60)
+quick = examples(60)
 lengths_of_sequences = st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(any).map(np.array)
 
 
@@ -71,7 +71,7 @@ def test_a_packed_run_equals_each_sequence_alone(
 
 
 @pytest.mark.parametrize("name", RECURRENCES)
-@settings(quick, max_examples=20)
+@examples(20)
 @given(families.seeds, lengths_of_sequences, st.data())
 def test_a_packed_recurrence_equals_each_sequence_alone_at_any_boundary(
     name: str, seed: int, lengths: Array, data: st.DataObject

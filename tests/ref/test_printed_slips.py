@@ -9,13 +9,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from ssmspec_ref import selective, ssd, tree
 from ssmspec_ref.draft.static_tree import TREE_A, tree_from_branches
 from ssmspec_ref.errors import NotTopological, ShapeMismatch
 from ssmspec_ref.shapes import Array, Parents
-from tests.families import TOLERANCE, Sizes, deviation, ssd_case
+from tests.families import TOLERANCE, Sizes, deviation, examples, ssd_case
 from tests.trees import drawn_trees, path_to
 
 from .refusals import refused
@@ -42,7 +42,7 @@ def test_a_chain_a_star_and_tree_a_unrolled_by_hand() -> None:
     assert tokens.tolist() == [4, 6, 4 + 5 + 5 + 5 + 4 + 3 + 2, 0]  # A: leaves 9, 10, 11, 12, 8, 6, 3
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 @given(drawn_trees(rows=2, nodes=12))
 def test_unrolling_leaves_the_paths_that_no_longer_path_begins_with(parents: Parents) -> None:
     states, tokens = tree.unrolled(parents)

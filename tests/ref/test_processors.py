@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref.accept import DraftTree, Sampling, draws, multi_step, processors, proposals, rejection
@@ -14,6 +14,7 @@ from ssmspec_ref.accept.distribution import distribution, mass, normalised
 from ssmspec_ref.accept.draft_tree import chain
 from ssmspec_ref.accept.exact_law import law_of_model, law_of_rounds, total_variation
 from ssmspec_ref.errors import ParameterError, PrecisionError, ProbabilityError, ShapeMismatch
+from tests.families import examples
 
 from .refusals import refused
 
@@ -60,7 +61,7 @@ def literal(logits, prompt, output, s):
 
 @each_setting
 @given(seed=seeds, size=st.integers(3, 9), seen=st.integers(0, 6))
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 def test_the_processed_distribution_is_its_definition(sampling, seed, size, seen):
     rng = np.random.default_rng(seed)
     logits = 3 * rng.standard_normal(size)
@@ -74,7 +75,7 @@ def test_the_processed_distribution_is_its_definition(sampling, seed, size, seen
 
 
 @given(seed=seeds, size=st.integers(1, 9), power=st.integers(-8, 8))
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 def test_logits_and_temperature_scaled_alike_give_the_same_bits(seed, size, power):
     logits = np.random.default_rng(seed).standard_normal(size)
     scaled = processors.process(logits * 2.0**power, [], [], Sampling(temperature=0.75 * 2.0**power))
@@ -97,7 +98,7 @@ def test_exactly_k_tokens_survive_top_k_and_ties_go_to_the_lowest():
 
 
 @given(seed=seeds, size=st.integers(1, 7), tenths=st.integers(1, 10))
-@settings(deadline=None, derandomize=True, max_examples=60)
+@examples(60)
 def test_top_p_keeps_the_fewest_tokens_that_reach_the_share(seed, size, tenths):
     weights = np.random.default_rng(seed).integers(0, 6, size)
     weights[seed % size] += 1

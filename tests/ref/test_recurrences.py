@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import conv, delta, records, selective, ssd
@@ -20,13 +20,13 @@ from ssmspec_ref.layers.recurrences import RECURRENCES as KINDS_OF_LAYERS
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import chunked as ssd_chunked
 from tests import families
-from tests.families import FAMILIES, TOLERANCE, Family, Sizes, deviation, same_bits
+from tests.families import FAMILIES, TOLERANCE, Family, Sizes, deviation, examples, same_bits
 
 from .loops import LOOPS
 from .recurrences import ALL, DECAYING, LIVE, RECURRENCES, Case, case, drawn, garbage
 from .refusals import refused
 
-quick = settings(deadline=None, derandomize=True, max_examples=40)
+quick = examples(40)
 of_every = pytest.mark.parametrize("name", ALL)
 
 
@@ -39,7 +39,7 @@ def bits(got: Any, ref: Any) -> bool:
 
 
 @of_every
-@settings(quick, max_examples=130)
+@examples(130)
 @given(st.data(), st.integers(1, 15), st.booleans())
 def test_chunked_forms_equal_the_recurrence_at_every_boundary(
     name: str, data: st.DataObject, chunk: int, no_ops: bool
@@ -78,7 +78,7 @@ def earlier_outputs_change(c: Case) -> bool:
 
 
 @pytest.mark.parametrize("name", DECAYING)
-@settings(quick, max_examples=100)
+@examples(100)
 @given(st.data())
 def test_no_rounding_of_a_later_token_reaches_an_earlier_output(name: str, data: st.DataObject) -> None:
     assert not earlier_outputs_change(data.draw(drawn(name)))
@@ -91,7 +91,7 @@ def test_a_solver_that_exchanges_rows_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("kind", families.KINDS)
-@settings(quick, max_examples=16)
+@examples(16)
 @given(families.drawn_sizes(), families.seeds, st.sampled_from(FAMILIES), st.booleans())
 def test_a_layer_equals_its_second_derivation(
     kind: families.Kind, sizes: Sizes, seed: int, family: Family, no_ops: bool
@@ -110,7 +110,7 @@ def test_a_layer_equals_its_second_derivation(
 
 
 @pytest.mark.parametrize("name", LOOPS)
-@settings(quick, max_examples=50)
+@examples(50)
 @given(st.data())
 def test_scan_equals_plain_loops_over_scalars(name: str, data: st.DataObject) -> None:
     c = data.draw(drawn(name, tokens=4))
@@ -121,7 +121,7 @@ def test_scan_equals_plain_loops_over_scalars(name: str, data: st.DataObject) ->
 
 
 @of_every
-@settings(quick, max_examples=50)
+@examples(50)
 @given(st.data())
 def test_a_run_in_two_parts_is_the_run_and_the_run_is_its_steps(name: str, data: st.DataObject) -> None:
     c = data.draw(drawn(name))
@@ -136,7 +136,7 @@ def test_a_run_in_two_parts_is_the_run_and_the_run_is_its_steps(name: str, data:
 
 
 @of_every
-@settings(quick, max_examples=50)
+@examples(50)
 @given(st.data())
 def test_inserting_no_ops_anywhere_changes_no_bit(name: str, data: st.DataObject) -> None:
     c = data.draw(drawn(name, tokens=6))
@@ -156,7 +156,7 @@ def test_inserting_no_ops_anywhere_changes_no_bit(name: str, data: st.DataObject
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if ALL[name].doubled])
-@settings(quick, max_examples=27)
+@examples(27)
 @given(st.data())
 def test_a_state_and_an_input_twice_as_large_give_twice_the_output_exactly(name: str, data: st.DataObject) -> None:
     c = data.draw(drawn(name))
@@ -166,7 +166,7 @@ def test_a_state_and_an_input_twice_as_large_give_twice_the_output_exactly(name:
 
 
 @of_every
-@settings(quick, max_examples=27)
+@examples(27)
 @given(st.data())
 def test_rows_are_independent_of_each_other(name: str, data: st.DataObject) -> None:
     c = data.draw(drawn(name))

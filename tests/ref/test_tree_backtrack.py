@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import tree as trees_of
@@ -19,7 +19,7 @@ from ssmspec_ref.records import along, each, prefix, rows
 from ssmspec_ref.shapes import Array, Parents
 from ssmspec_ref.ssd import tree as ssd_tree
 from tests import families, trees
-from tests.families import KINDS, TOLERANCE, Family, Kind, Sizes, deviation, same_bits
+from tests.families import KINDS, TOLERANCE, Family, Kind, Sizes, deviation, examples, same_bits
 from tests.speculation import PATHS, TREES
 from tests.trees import packed, parents_of, path_to
 
@@ -54,7 +54,7 @@ def accept_to(parents: Parents, ends: list[int]) -> Accepted:
 
 @of_paths
 @of_kinds
-@settings(deadline=None, derandomize=True, max_examples=6)
+@examples(6)
 @given(st.data(), families.seeds, families.drawn_sizes(tokens=9), st.sampled_from(families.FAMILIES))
 def test_twelve_windows_of_trees_equal_plain_decoding(
     path: str, kind: Kind, data: st.DataObject, seed: int, sizes: Sizes, family: Family

@@ -5,20 +5,20 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import tree
 from ssmspec_ref.errors import EmptyWindow, NotNested, NotTopological, PrecisionError, ShapeMismatch
 from tests import trees
-from tests.families import Sizes, deviation
+from tests.families import Sizes, deviation, examples
 from tests.trees import parents_of, path_to
 
 from .recurrences import BY_DECAYS, VARIANTS, case
 from .refusals import refused
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@examples(40)
 @given(st.data(), st.integers(1, 4), st.integers(1, 20))
 def test_the_mask_is_the_ancestors_of_a_graph_library(data: st.DataObject, rows: int, nodes: int) -> None:
     parents = data.draw(trees.drawn_trees(rows, nodes))

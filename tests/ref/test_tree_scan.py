@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ssmspec_ref import conv, tree
@@ -16,7 +16,7 @@ from ssmspec_ref.records import along, each, prefix, rows
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import paths as tree_paths
 from tests import families, trees
-from tests.families import FAMILIES, KINDS, Family, Sizes, deviation
+from tests.families import FAMILIES, KINDS, Family, Sizes, deviation, examples
 from tests.trees import packed, parents_of
 
 from .recurrences import ALL, BY_DECAYS, VARIANTS, case
@@ -28,7 +28,7 @@ of_every = pytest.mark.parametrize("kind", VARIANTS)
 
 @pytest.mark.parametrize("family", FAMILIES)
 @of_every
-@settings(deadline=None, derandomize=True, max_examples=25)
+@examples(25)
 @given(st.data(), families.seeds, families.drawn_sizes(tokens=20))
 def test_every_node_equals_the_recurrence_along_its_path(
     kind: str, family: Family, data: st.DataObject, seed: int, sizes: Sizes
