@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -204,6 +203,5 @@ def garbage(window: Any, live: Mask) -> Any:
     return records.each(poison, window)
 
 
-kda_case = partial(families.delta_case, channel_gate=True)
 LIVE = np.array([[1, 0, 1, 1, 0, 1, 1], [0, 0, 1, 1, 1, 1, 0]], dtype=bool)
 """No-ops at the begin, in between and at the end, for two rows of seven tokens."""

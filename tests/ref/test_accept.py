@@ -28,7 +28,7 @@ from ssmspec_ref.errors import (
 )
 from tests.families import examples
 
-from .refusals import refused
+from .refusals import copied, refused, unchanged
 
 seeds = st.integers(0, 10**6)
 
@@ -63,7 +63,7 @@ def test_the_sweep_over_all_nodes_is_the_walk_from_the_root(seed, nodes, vocabul
     tokens = np.array([(*tree.tokens, *[0] * padding) for tree in trees])
     parents = np.array([(*tree.parents, *[-2] * padding) for tree in trees])
     choice = rng.integers(0, vocabulary, tokens.shape)
-    kept = tokens.copy(), parents.copy(), choice.copy()
+    before = copied(tokens, parents, choice)
     emitted, path, advanced = greedy.sweep(tokens, parents, choice)
     for b in range(batch):
         run = greedy.walk(unpadded(tokens[b], parents[b]), choice[b, :nodes])
@@ -71,7 +71,7 @@ def test_the_sweep_over_all_nodes_is_the_walk_from_the_root(seed, nodes, vocabul
         assert (advanced[b], tuple(emitted[b, :n]), tuple(path[b, :n])) == (n, run.tokens, run.path)
         assert np.all(emitted[b, n:] == -1)
         assert np.all(path[b, n:] == -1)
-    assert all(np.array_equal(a, b) for a, b in zip((tokens, parents, choice), kept, strict=True))
+    assert unchanged(before, tokens, parents, choice)
 
 
 @given(seed=seeds, count=st.integers(0, 6))

@@ -48,7 +48,7 @@ from ..decoding import (
 )
 from ..families import TOLERANCE, examples
 from ..speculation import wrong
-from .refusals import refused
+from .refusals import copied, refused, unchanged
 
 SEEDS = st.integers(0, 2**32 - 1)
 FEW = examples(2)
@@ -386,11 +386,10 @@ def test_a_tree_is_refused_where_it_is_not_defined(path: str) -> None:
 def test_decoding_writes_none_of_its_arguments() -> None:
     model = tiny_model("delta_hybrid", 2)
     sequences, state = decode.prefill(((1, 2), (3, 0, 1)), model)
-    before = [{name: array.copy() for name, array in vars(layer).items()} for layer in state]
+    before = copied(state)
     window = Window(np.array([[2, 0, 1], [1, 1, 1]]))
     for path in PATHS.values():
         kept = speculate.start(state, model, path)
         speculate.step(kept, sequences, window, model, path, Settings(9), speculate.follow())
     decode.step(sequences, state, model, Settings(9))
-    for layer, arrays in zip(state, before, strict=True):
-        assert all(np.array_equal(getattr(layer, name), array) for name, array in arrays.items())
+    assert unchanged(before, state)

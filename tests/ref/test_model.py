@@ -27,7 +27,7 @@ from ssmspec_ref.ssd import SSDWindow
 from ..decoding import deviation, one_row
 from ..families import TOLERANCE, examples
 from .loops import LOOPS
-from .refusals import refused
+from .refusals import copied, refused, unchanged
 
 KINDS = list(tiny.KINDS)
 SOME = examples(5)
@@ -343,8 +343,7 @@ def test_wrong_arguments_are_refused_and_none_is_written() -> None:
     )  # type: ignore[arg-type]
     refused(ShapeMismatch, "its gate z has", norm.gated, np.zeros((1, 4)), np.zeros((1, 3)), GatedNorm(np.ones(4)))
     _, held = lm.scan(state, tokens, model)
-    copies = [{name: array.copy() for name, array in vars(one).items()} for one in held]
+    before = copied(held)
     lm.scan(held, tokens, model)
-    for one, copy in zip(held, copies, strict=True):
-        assert all(np.array_equal(getattr(one, name), array) for name, array in copy.items())
+    assert unchanged(before, held)
     assert any(isinstance(one, KVState) for one in held)
