@@ -128,24 +128,30 @@ class Machine:
     # ------------------------------------------------------------------------------------------------------- ssd
 
     def ssd(self, S: Any, window: Any, params: Any) -> tuple[Any, Any]:
-        S, x, dt, A, D = low(S), low(window.x), low(window.dt), low(params.A), low(params.D)
+        S, x, A, D = low(S), low(window.x), low(params.A), low(params.D)
         each_group = x.shape[2] // window.B.shape[2]
         B, C = (np.repeat(low(a), each_group, axis=2) for a in (window.B, window.C))
-        dt = dt if params.dt_bias is None else dt + low(params.dt_bias)
-        dt = np.clip(self.softplus(dt) if params.dt_softplus else dt, *(F32(v) for v in params.dt_limit))
+        dt = np.clip(self.step_size(window, params), *(F32(v) for v in params.dt_limit))
         skip = np.zeros_like(x) if D is None else (D[:, None] if D.ndim == 1 else D) * x
-        run = self._ssd_steps if self.contract.order == "sequential" else self._ssd_chunks
-        y, S = run(S, x, dt, A, B, C, skip)
-        return self.out(y if window.z is None else y * self.silu(low(window.z))), self.state(S)
+        if self.contract.order == "sequential":
+            a, wide_dt, inputs = self.decay(self.exp(dt * A))[..., None, None], dt[..., None, None], x[..., None]
+            U = (wide_dt * inputs) * B[:, :, :, None] if self.variant else wide_dt * (inputs * B[:, :, :, None])
+            return self._finish(*self._steps(S, a, U, C[:, :, :, None], skip), window)
+        return self._finish(*self._ssd_chunks(S, x, dt, A, B, C, skip), window)
 
-    def _ssd_steps(self, S: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[Any, Any]:
-        a, outputs = self.decay(self.exp(dt * A)), []
-        for t in range(x.shape[1]):
-            xt, Bt = x[:, t, :, :, None], B[:, t, :, None]
-            U = (dt[:, t, :, None, None] * xt) * Bt if self.variant else dt[:, t, :, None, None] * (xt * Bt)
-            S = self.between(a[:, t, :, None, None] * S + U)
-            outputs.append(self.dot(S, C[:, t, :, None], skip[:, t]))
+    def step_size(self, window: Any, params: Any) -> Any:
+        dt = low(window.dt) if params.dt_bias is None else low(window.dt) + low(params.dt_bias)
+        return self.softplus(dt) if params.dt_softplus else dt
+
+    def _steps(self, S: Any, a: Any, U: Any, C: Any, skip: Any) -> tuple[Any, Any]:
+        outputs = []
+        for t in range(a.shape[1]):
+            S = self.between(a[:, t] * S + U[:, t])
+            outputs.append(self.dot(S, C[:, t], skip[:, t]))
         return np.stack(outputs, axis=1), S
+
+    def _finish(self, y: Any, S: Any, window: Any) -> tuple[Any, Any]:
+        return self.out(y if window.z is None else y * self.silu(low(window.z))), self.state(S)
 
     def _ssd_chunks(self, S: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, skip: Any) -> tuple[Any, Any]:
         outputs = []
@@ -179,27 +185,19 @@ class Machine:
     # ------------------------------------------------------------------------------------------------- selective
 
     def selective(self, S: Any, window: Any, params: Any) -> tuple[Any, Any]:
-        S, x, dt, B, C = low(S), low(window.x), low(window.dt), low(window.B), low(window.C)
-        dt = dt if params.dt_bias is None else dt + low(params.dt_bias)
-        dt = self.softplus(dt) if params.dt_softplus else dt
+        S, x, B, C, dt = low(S), low(window.x), low(window.B), low(window.C), self.step_size(window, params)
         a = self.decay(self.exp(dt[..., None] * low(params.A)))
         U = (dt * x)[..., None] * B[:, :, None]
         skip = np.zeros_like(x) if params.D is None else low(params.D) * x
         if self.contract.order == "sequential":
-            outputs = []
-            for t in range(x.shape[1]):
-                S = self.between(a[:, t] * S + U[:, t])
-                outputs.append(self.dot(S, C[:, t, None], skip[:, t]))
-            y = np.stack(outputs, axis=1)
-        else:
-            outputs = []
-            for c in self.cuts(x.shape[1]):
-                P, V = self._associative(a[:, c], U[:, c])
-                after = P * S[:, None] + V
-                outputs.append(self.dot(after, C[:, c, None], skip[:, c]))
-                S = self.between(after[:, -1])
-            y = np.concatenate(outputs, axis=1)
-        return self.out(y if window.z is None else y * self.silu(low(window.z))), self.state(S)
+            return self._finish(*self._steps(S, a, U, C[:, :, None], skip), window)
+        outputs = []
+        for c in self.cuts(x.shape[1]):
+            P, V = self._associative(a[:, c], U[:, c])
+            after = P * S[:, None] + V
+            outputs.append(self.dot(after, C[:, c, None], skip[:, c]))
+            S = self.between(after[:, -1])
+        return self._finish(np.concatenate(outputs, axis=1), S, window)
 
     def _associative(self, a: Any, U: Any) -> tuple[Any, Any]:
         """Hillis and Steele's scan of S -> a S + U: products of decays, no running sums."""
