@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ssmspec_ref import decode, speculate
 from ssmspec_ref.accept import Stop
@@ -29,6 +30,7 @@ PATHS: dict[str, Any] = {
     "tree": tree,
 }
 TREES = ("snapshots", "activation_replay", "tree")  # the paths that verify trees
+each_path = pytest.mark.parametrize("path", PATHS)
 VOCABULARY = 5
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,9 @@ Kind: TypeAlias = Literal["ssd", "ssd_grouped", "delta", "delta_channel", "selec
 CONVOLVED: tuple[Kind, ...] = ("ssd", "ssd_grouped", "delta", "delta_channel", "selective")
 """Layers with a convolution in front of the recurrence."""
 KINDS: tuple[Kind, ...] = (*CONVOLVED, "shortconv", "mamba3")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_convolved = pytest.mark.parametrize("kind", CONVOLVED)
+each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ssmspec_ref import slots
 from ssmspec_ref.backtrack import Accepted, Draft, activation_replay, joint, snapshots, tree
@@ -28,6 +29,8 @@ PATHS: dict[str, Any] = {
 }
 TREES = ("snapshots", "activation_replay", "tree")
 """The paths that verify trees."""
+each_path = pytest.mark.parametrize("path", PATHS)
+each_tree_path = pytest.mark.parametrize("path", TREES)
 
 
 def wrong(path: Any, **verbs: Any) -> Any:

@@ -18,7 +18,7 @@ from ssmspec_ref.contract import FLOAT64
 from ssmspec_ref.layers.mixer import MixerInputs, MixerState, scan
 from ssmspec_ref.records import concat, each, prefix
 from ssmspec_ref.shapes import Array
-from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, layer, tokens
+from tests.families import Family, Kind, Sizes, each_family, each_kind, layer, tokens
 from tests.speculation import PATHS, tokens_of
 
 T = 4
@@ -49,8 +49,8 @@ def run(path: Any, kind: Kind, family: Family, seed: int = 3) -> tuple[Any, Mixe
     return mixer, state, stream, np.concatenate(outputs, axis=1), kept, flushes
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", KINDS)
+@each_family
+@each_kind
 @pytest.mark.parametrize("name", ["snapshots", "joint", "activation_replay"])
 def test_the_sequential_paths_stay_within_twice_the_bound_of_plain_decoding(name: str, kind: Kind, family: Family) -> None:
     path = PATHS[name]
@@ -89,8 +89,8 @@ def from_flush_to_flush(path: ReplayBuffer, kind: Kind, family: Family) -> tuple
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", KINDS)
+@each_family
+@each_kind
 def test_the_replay_buffer_stays_within_its_bound_from_flush_to_flush(kind: Kind, family: Family) -> None:
     for got, ref, error in from_flush_to_flush(RING, kind, family):
         judged = error_bounds.compare(got, ref, error)
@@ -105,7 +105,7 @@ class SinglePrecision(ReplayBuffer):
         return super().commit(replace(pending, entries=rounded), accepted, mixer)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_planted_a_ring_in_single_precision_is_caught(kind: Kind) -> None:
     judged = [error_bounds.compare(*parts) for parts in from_flush_to_flush(SinglePrecision(11, T), kind, "gentle")]
     assert not judged[0].passed

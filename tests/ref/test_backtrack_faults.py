@@ -10,20 +10,20 @@ import pytest
 from ssmspec_ref import conv
 from ssmspec_ref.backtrack import Accepted, activation_replay, snapshots
 from ssmspec_ref.lengths import chain_path
-from tests.families import CONVOLVED, KINDS, Kind, Sizes
-from tests.speculation import PATHS, Case, speculate, wrong
+from tests.families import Kind, Sizes, each_convolved, each_kind
+from tests.speculation import PATHS, Case, each_path, speculate, wrong
 
 
 def caught(path: Any, kind: Kind, **options: Any) -> bool:
     return not speculate(path, Case(kind, 6, Sizes(b=3), **{"windows": 6, **options})).holds()
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_a_path_with_no_fault_passes_the_same_windows(path: str) -> None:
     assert not caught(wrong(PATHS[path]), "ssd")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("off", [-1, 1])
 def test_planted_a_snapshot_one_off_is_caught(off: int, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     real = snapshots.pick
@@ -35,7 +35,7 @@ def test_planted_a_snapshot_one_off_is_caught(off: int, kind: Kind, monkeypatch:
     assert caught(snapshots, kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("off", [-1, 1])
 def test_planted_a_replay_one_token_off_is_caught(off: int, kind: Kind) -> None:
     def commit(pending: Any, accepted: Accepted, mixer: Any) -> Any:
@@ -48,7 +48,7 @@ def test_planted_a_replay_one_token_off_is_caught(off: int, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("path", ["activation_replay", "replay_buffer", "tree"])
-@pytest.mark.parametrize("kind", CONVOLVED)
+@each_convolved
 def test_planted_a_conv_window_that_keeps_a_rejected_token_is_caught(
     path: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +58,7 @@ def test_planted_a_conv_window_that_keeps_a_rejected_token_is_caught(
     assert caught(PATHS[path], kind)
 
 
-@pytest.mark.parametrize("kind", CONVOLVED)
+@each_convolved
 def test_planted_a_snapshot_whose_conv_window_is_the_last_one_is_caught(kind: Kind) -> None:
     def commit(pending: Any, accepted: Accepted, mixer: Any) -> Any:
         kept = snapshots.commit(pending, accepted, mixer)
@@ -84,7 +84,7 @@ def test_planted_the_row_of_another_draft_committed_is_caught(path: str) -> None
     assert caught(wrong(PATHS[path], commit=commit), "ssd", windows=12)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_planted_a_finished_row_that_advances_is_caught(path: str) -> None:
     def commit(pending: Any, accepted: Accepted, mixer: Any) -> Any:
         lengths, row = pending.draft.live().sum(axis=1), accepted.row
@@ -95,7 +95,7 @@ def test_planted_a_finished_row_that_advances_is_caught(path: str) -> None:
     assert caught(wrong(PATHS[path], commit=commit), "delta")
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_planted_a_state_that_is_not_finite_is_caught(path: str) -> None:
     def restore(kept: Any, mixer: Any) -> Any:
         state = PATHS[path].restore(kept, mixer)

@@ -9,7 +9,7 @@ from ssmspec_ref.errors import RingOverflow
 from ssmspec_ref.layers.mixer import Mixer, scan
 from ssmspec_ref.records import where
 from ssmspec_ref.shapes import Array
-from tests.families import KINDS, Kind, Sizes, inputs, layer, same_bits
+from tests.families import Kind, Sizes, each_kind, inputs, layer, same_bits
 from tests.speculation import Case, Excess, speculate
 
 from .refusals import refused
@@ -113,7 +113,7 @@ class Forced(ReplayBuffer):
         return super().verify(where(chosen, self.flush(kept, mixer), kept), draft, mixer)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_forced_flush_at_any_window_changes_nothing_that_is_read(kind: Kind) -> None:
     assert speculate(Forced(11, 4), Case(kind, 3, Sizes(b=3))).holds()
 

@@ -14,7 +14,7 @@ from ssmspec_ref.layers.mixer import scan
 from ssmspec_ref.lengths import last
 from ssmspec_ref.records import concat, each, masked, prefix
 from ssmspec_ref.shapes import Array
-from tests.families import CONVOLVED, Kind, Sizes, inputs, layer
+from tests.families import Kind, Sizes, each_convolved, inputs, layer
 from tests.speculation import Case, Excess, speculate, tokens_of, wrong
 
 from .refusals import refused
@@ -147,7 +147,7 @@ def _conv(M: Array, u: Array, live: Array, params: Any) -> tuple[Array, Array]:
     return np.stack(outputs, axis=1), M
 
 
-@pytest.mark.parametrize("kind", CONVOLVED)
+@each_convolved
 @pytest.mark.parametrize("place", ["none", "conv", "decay", "update"])
 def test_planted_a_no_op_that_misses_one_of_its_three_places_is_caught(
     kind: Kind, place: str, monkeypatch: pytest.MonkeyPatch

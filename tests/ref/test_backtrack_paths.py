@@ -11,14 +11,14 @@ from ssmspec_ref.backtrack import Accepted, Draft
 from ssmspec_ref.errors import AcceptanceError, EmptyWindow, LengthError, ParameterError, PrecisionError, ShapeMismatch
 from ssmspec_ref.layers.mixer import MixerInputs
 from ssmspec_ref.records import arrays, each, rows
-from tests.families import FAMILIES, KINDS, Family, Kind, Sizes, drawn_sizes, examples, layer, same_bits, seeds
-from tests.speculation import PATHS, Case, speculate
+from tests.families import FAMILIES, Family, Kind, Sizes, drawn_sizes, each_kind, examples, layer, same_bits, seeds
+from tests.speculation import PATHS, Case, each_path, speculate
 
 from .refusals import refused
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("path", PATHS)
+@each_kind
+@each_path
 @examples(3)
 @given(seeds, drawn_sizes(rows=4), st.sampled_from(FAMILIES))
 def test_twelve_windows_equal_never_speculating(path: str, kind: Kind, seed: int, sizes: Sizes, family: Family) -> None:
@@ -26,25 +26,25 @@ def test_twelve_windows_equal_never_speculating(path: str, kind: Kind, seed: int
     assert excess.holds(), excess
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_the_windows_of_these_tests_accept_nothing_the_root_a_part_and_all(path: str) -> None:
     excess = speculate(PATHS[path], Case("ssd", 1, Sizes(b=3)))
     assert excess.accepted == {"nothing", "root", "part", "all"}
     assert excess.holds(), excess
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("tokens", [1, 2, 4])
 def test_windows_without_drafts_and_with_few_equal_never_speculating(path: str, tokens: int) -> None:
     assert speculate(PATHS[path], Case("delta_channel", 5, tokens=tokens)).holds()
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_a_long_run_with_gentle_decay_and_a_large_state_does_not_drift(path: str) -> None:
     assert speculate(PATHS[path], Case("ssd", 11, Sizes(b=1), "gentle", windows=50, drafts=1)).holds()
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_a_sequence_that_takes_no_part_keeps_its_bits_whatever_its_row_holds(path: str) -> None:
     mixer, state, window = layer("ssd", 3, Sizes(b=2, t=4))
     poisoned = each(lambda a: np.concatenate([a[:1], np.full_like(a[1:], np.nan)]), window)
@@ -80,7 +80,7 @@ def _window(path: str, **options: Any) -> tuple[Any, Any, Any, Draft]:
     return PATHS[path], mixer, PATHS[path].start(state), Draft(window, **options)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize(
     ("options", "advanced", "row", "words"),
     [
@@ -102,14 +102,14 @@ def test_acceptance_beyond_the_window_is_refused(path: str, options: Any, advanc
     refused(AcceptanceError, words, verb.commit, pending, accepted, mixer)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_the_accepted_row_is_named_where_a_sequence_has_several(path: str) -> None:
     verb, mixer, kept, draft = _window(path, sequence=np.array([1, 1]))
     _, pending = verb.verify(kept, draft, mixer)
     verb.commit(pending, Accepted(np.array([0, 1]), np.array([0, 1])), mixer)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -124,7 +124,7 @@ def test_rows_outside_the_window_are_refused(path: str, options: Any, error: typ
     refused(error, words, verb.verify, kept, draft, mixer)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_more_rows_than_sequences_need_their_sequences(path: str) -> None:
     verb, mixer, kept, draft = _window(path)
     refused(

@@ -34,6 +34,7 @@ from tests.speculation import Case, Excess, speculate, tokens_of
 from .refusals import refused
 
 ROUTES = ("step_output_only", "step_state_and_output")
+each_route = pytest.mark.parametrize("route", ROUTES)
 
 
 class Watched(ReplayBuffer):
@@ -76,7 +77,7 @@ def test_these_windows_meet_every_place_of_the_ring() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("route", ROUTES)
+@each_route
 @examples(4)
 @given(seeds, drawn_sizes(rows=3), st.sampled_from(FAMILIES), st.integers(1, 6))
 def test_standard_decode_equals_plain_decoding_and_empties_its_ring_at_every_Lth_token(
@@ -131,7 +132,7 @@ def test_a_ring_folds_to_the_state_and_both_routes_read_the_same_of_a_window_of_
     assert excess.holds(), excess
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@each_route
 def test_standard_decode_and_speculation_hand_the_buffer_to_each_other(route: str) -> None:
     mixer, plain, _ = layer("delta", 8, Sizes(b=2))
     path, excess = ReplayBuffer(7, 3), Excess()
@@ -211,7 +212,7 @@ def test_a_tree_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@each_route
 def test_standard_decode_of_more_than_the_ring_holds_is_refused(route: str) -> None:
     mixer, state, window = layer("ssd", 4, Sizes(b=1, t=3))
     path = ReplayBuffer(2, 1)

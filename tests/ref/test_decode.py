@@ -40,6 +40,7 @@ from ..decoding import (
     check_windows,
     deviation,
     drawn_prompts,
+    each_path,
     late,
     one_row,
     plain,
@@ -65,7 +66,7 @@ def capped(rng: np.random.Generator) -> Judge:
     return judge
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("kind", tiny.KINDS)
 @FEW
 @given(seed=SEEDS, drafts=st.integers(0, WINDOW - 1), each=st.integers(1, 3), skill=SKILLS, cap=st.booleans())
@@ -94,7 +95,7 @@ def test_twelve_windows_of_trees_equal_plain_decoding(
     check_windows(want, model, PATHS[path], Oracle(want, skill, rng).trees(nodes), ending, capped(rng) if cap else None)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @examples(3)
 @given(seed=SEEDS, kind=st.sampled_from(list(tiny.KINDS)), skill=SKILLS)
 def test_naive_sampling_with_noise_by_position_equals_plain_sampling(path: str, seed: int, kind: str, skill: float) -> None:
@@ -115,7 +116,7 @@ def test_each_token_is_drawn_with_the_noise_of_its_own_row_and_position() -> Non
     assert drawn == [[0, 1, 2], [2, 0, 1]]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @examples(3)
 @given(seed=SEEDS, kind=st.sampled_from(list(tiny.KINDS)))
 def test_sampled_acceptance_leaves_the_state_of_the_tokens_it_committed(path: str, seed: int, kind: str) -> None:
@@ -145,7 +146,7 @@ def decoded(sequences: Sequences) -> Plain:
     return Plain(Sequences(sequences.prompts, tuple((0,) * 99 for _ in sequences.prompts)), ())
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 def test_a_window_never_emits_behind_the_end_of_a_sequence(path: str) -> None:
     model = tiny_model("mamba2", 5)
     free = plain(((1, 2), (3,)), model, Settings(12))
@@ -160,7 +161,7 @@ def test_a_window_never_emits_behind_the_end_of_a_sequence(path: str) -> None:
             check_against(want, got, state)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("kind", ["mamba1", "hybrid", "delta_hybrid"])
 def test_perfect_drafts_are_all_accepted_and_garbage_costs_a_window_a_token(kind: str, path: str) -> None:
     model, ending = tiny_model(kind, 3), Settings(12)
@@ -208,7 +209,7 @@ def test_a_row_decodes_alone_as_it_does_in_a_batch() -> None:
             assert deviation(alone.state(0, count), together.state(b, count)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_path
 @pytest.mark.parametrize("kind", ["hybrid", "delta_hybrid", "mamba1"])
 def test_rows_that_change_places_between_windows_decode_as_before(kind: str, path: str) -> None:
     model, ending, rng = tiny_model(kind, 12), Settings(18), np.random.default_rng(4)

@@ -18,7 +18,7 @@ from ssmspec_ref.layers.norm import GatedNorm, Norm, gated, rms
 from ssmspec_ref.model import tiny_layers
 from ssmspec_ref.shapes import Array
 from tests import families
-from tests.families import FAMILIES, KINDS, Family, Sizes, drawn_sizes, examples, seeds
+from tests.families import FAMILIES, Family, Sizes, drawn_sizes, each_family, each_kind, examples, seeds
 from tests.low_precision import F32, SUMS, Machine, low, rounded, stored, used
 
 from .recurrences import ALL, DECAYING, case, drawn
@@ -310,7 +310,7 @@ def test_the_window_of_a_convolution_has_bound_zero() -> None:
 
 
 @pytest.mark.parametrize("kind", DECAYING)
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family
 def test_what_the_inputs_are_wrong_by_reaches_outputs_and_state(kind: str, family: Family) -> None:
     """Inputs and state moved to the ends of their intervals: what comes out lies within the bound, in every order."""
     c = case(kind, 11, Sizes(t=5), family)
@@ -350,7 +350,7 @@ def test_planted_bound_of_another_order_is_exceeded(kind: str) -> None:
 # -------------------------------------------------------------------------------------------------------- mixers, layers
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @examples(10)
 @given(seed=seeds, sizes=drawn_sizes(), family=st.sampled_from(FAMILIES))
 def test_the_bound_of_a_mixer_holds_for_windows_and_trees(kind: Any, seed: int, sizes: Sizes, family: Family) -> None:

@@ -27,6 +27,7 @@ PROBES: dict[str, tuple[Callable[..., tuple[Any, Any, Any]], recurrences.Recurre
     "kda": (lambda rng, **o: delta_probe(rng, channel_gate=True, **o), recurrences.DELTA, "delta"),
 }
 """The draw, the recurrence, and what computes it in low precision."""
+each_probe = pytest.mark.parametrize("kind", PROBES)
 ANY_FORMAT = [
     NumericContract(),
     NumericContract(dot="tf32", exp="ex2", softplus="log"),
@@ -36,7 +37,7 @@ ANY_FORMAT = [
 few = examples(6)
 
 
-@pytest.mark.parametrize("kind", PROBES)
+@each_probe
 @few
 @given(
     seed=seeds,
@@ -73,7 +74,7 @@ def test_a_probe_of_the_convolution_has_one_result(seed: int, t: int, c: int, w:
                 assert _equal(got, (y, M_next))
 
 
-@pytest.mark.parametrize("kind", PROBES)
+@each_probe
 def test_every_number_of_a_probe_fits_the_format(kind: str) -> None:
     for form in ("bf16", "fp32"):
         for record in PROBES[kind][0](np.random.default_rng(1), form=form):
@@ -83,7 +84,7 @@ def test_every_number_of_a_probe_fits_the_format(kind: str) -> None:
     assert np.all(params.bias != 0)
 
 
-@pytest.mark.parametrize("kind", PROBES)
+@each_probe
 def test_decays_of_a_probe_are_0_and_1(kind: str) -> None:
     _, window, params = PROBES[kind][0](np.random.default_rng(2))
     if kind in ("ssd", "selective"):
@@ -93,7 +94,7 @@ def test_decays_of_a_probe_are_0_and_1(kind: str) -> None:
     assert set(np.unique(_decays(kind, window, params))) == {0.0, 1.0}
 
 
-@pytest.mark.parametrize("kind", PROBES)
+@each_probe
 @pytest.mark.parametrize("fault", ["token lost", "token added", "decay skipped once", "zeroed input", "state not used"])
 def test_planted_logic_fault_is_caught_by_equality(kind: str, fault: str) -> None:
     draw, recurrence, name = PROBES[kind]
@@ -136,7 +137,7 @@ def _idle(kind: str, token: Any, params: Any) -> bool:
     return bool(np.all(PROBES[kind][1].definition.step_size(token.dt, params) == 0))
 
 
-@pytest.mark.parametrize("kind", PROBES)
+@each_probe
 @pytest.mark.parametrize("fault", ["state in bf16", "tf32 dot"])
 def test_probes_of_16_bits_see_precision_faults_that_probes_of_8_bits_pass(kind: str, fault: str) -> None:
     draw, recurrence, name = PROBES[kind]

@@ -1,16 +1,15 @@
 """The families are what they say they are: everything else leans on them."""
 
 import numpy as np
-import pytest
 
 from ssmspec_ref.layers import mixer as layers
 from ssmspec_ref.ssd import step_size
 from tests import families
-from tests.families import FAMILIES, KINDS, Sizes
+from tests.families import Sizes, each_family, each_kind
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", KINDS)
+@each_family
+@each_kind
 def test_every_layer_runs_and_stays_finite(kind: families.Kind, family: families.Family) -> None:
     mixer, state, inputs = families.layer(kind, 1, Sizes(), family)
     y, after = layers.scan(state, inputs, mixer)

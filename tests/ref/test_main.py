@@ -24,6 +24,7 @@ from tests.speculation import wrong
 from .refusals import refused
 
 KINDS = list(tiny.KINDS)
+each_kind = pytest.mark.parametrize("kind", KINDS)
 ORDERS = (FLOAT64, replace(FLOAT64, order="output_only"))
 
 
@@ -61,7 +62,7 @@ def after_some(model: Model, rng: np.random.Generator) -> ModelState:
     return lm.scan(lm.new_state(model, 2), tokens, model, live)[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @examples(4)
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([0.0, 1e-12, 1e-9]))
 def test_the_bound_of_a_model_covers_what_its_state_was_wrong_by(kind: str, seed: int, size: float) -> None:
@@ -80,7 +81,7 @@ def test_the_bound_of_a_model_covers_what_its_state_was_wrong_by(kind: str, seed
             assert found.passed
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_planted_bound_that_forgets_the_error_of_the_state_is_caught(kind: str) -> None:
     rng = np.random.default_rng(5)
     model = tiny.model(kind, 7, 5)

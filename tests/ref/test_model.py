@@ -30,6 +30,7 @@ from .loops import LOOPS
 from .refusals import copied, refused, unchanged
 
 KINDS = list(tiny.KINDS)
+each_kind = pytest.mark.parametrize("kind", KINDS)
 SOME = examples(5)
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -230,7 +231,7 @@ def drawn(kind: str, seed: int, tokens: int = 9) -> tuple[lm.Model, Array, np.ra
     return model, rng.integers(0, model.vocabulary, (3, tokens)), rng
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @SOME
 @given(seed=SEEDS)
 def test_a_model_is_its_layers_and_mlps_added_to_the_stream_and_read_by_the_head(kind: str, seed: int) -> None:
@@ -250,7 +251,7 @@ def test_a_model_is_its_layers_and_mlps_added_to_the_stream_and_read_by_the_head
     assert close(logits, np.apply_along_axis(head, 2, stream))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @SOME
 @given(seed=SEEDS, cut=st.integers(1, 8))
 def test_a_scan_in_two_parts_is_the_scan(kind: str, seed: int, cut: int) -> None:
@@ -263,7 +264,7 @@ def test_a_scan_in_two_parts_is_the_scan(kind: str, seed: int, cut: int) -> None
     assert all(deviation(one_row(last, b), one_row(end, b)) <= TOLERANCE for b in range(3))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @SOME
 @given(seed=SEEDS)
 def test_tokens_that_are_not_live_are_as_if_they_had_not_been(kind: str, seed: int) -> None:
@@ -279,7 +280,7 @@ def test_tokens_that_are_not_live_are_as_if_they_had_not_been(kind: str, seed: i
         assert deviation(one_row(state, b), alone) <= TOLERANCE
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_row_sees_nothing_of_the_others_and_no_token_behind_it(kind: str) -> None:
     model, tokens, _ = drawn(kind, 17)
     logits, _ = lm.scan(lm.new_state(model, 3), tokens, model)
@@ -292,7 +293,7 @@ def test_a_row_sees_nothing_of_the_others_and_no_token_behind_it(kind: str) -> N
     assert not np.array_equal(logits[1], other[1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_planted_state_that_is_not_carried_is_caught(kind: str) -> None:
     model, tokens, _ = drawn(kind, 23)
     start = lm.new_state(model, 3)

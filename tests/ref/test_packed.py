@@ -14,7 +14,7 @@ from ssmspec_ref.layers import mixer as layers
 from ssmspec_ref.packed import Boundaries
 from ssmspec_ref.shapes import Array
 from tests import families
-from tests.families import CONVOLVED, KINDS, TOLERANCE, Sizes, deviation, examples, same_bits
+from tests.families import KINDS, TOLERANCE, Sizes, deviation, each_convolved, examples, same_bits
 
 from .recurrences import RECURRENCES, case
 from .refusals import refused
@@ -152,7 +152,7 @@ def states_rolled(mixer: Any, state: Any, inputs: Any, lengths: Array, marks: Bo
 
 
 @pytest.mark.parametrize("fault", [one_row, zero_start, conv_across, marks_from_the_run, ends_for_all, states_rolled])
-@pytest.mark.parametrize("kind", CONVOLVED)
+@each_convolved
 def test_planted_faults_of_packed_runs_are_caught(kind: families.Kind, fault: Callable[..., Any]) -> None:
     lengths = np.array([5, 3, 6])
     mixer, state, inputs = packed_layer(kind, 4, Sizes(), lengths)

@@ -20,7 +20,7 @@ from ssmspec_ref.layers.recurrences import RECURRENCES as KINDS_OF_LAYERS
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.ssd import chunked as ssd_chunked
 from tests import families
-from tests.families import FAMILIES, TOLERANCE, Family, Sizes, deviation, examples, same_bits
+from tests.families import FAMILIES, TOLERANCE, Family, Sizes, deviation, each_family, examples, same_bits
 
 from .loops import LOOPS
 from .recurrences import ALL, DECAYING, LIVE, RECURRENCES, Case, case, drawn, garbage
@@ -61,7 +61,7 @@ def test_chunked_forms_equal_the_recurrence_at_every_boundary(
         assert not y[~live].any()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family
 @of_every
 def test_chunked_forms_equal_the_recurrence_over_150_tokens(name: str, family: Family) -> None:
     c = case(name, 11, Sizes(t=150), family)
@@ -176,7 +176,7 @@ def test_rows_are_independent_of_each_other(name: str, data: st.DataObject) -> N
         assert c.near(alone.scan(), (y[b : b + 1], S_next[b : b + 1]))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family
 def test_ssd_is_the_selective_scan_with_one_decay_per_head(family: Family) -> None:
     s = Sizes(g=1)
     S, w, params = families.ssd_case(4, s, family, D="channel")
@@ -199,7 +199,7 @@ def test_ssd_is_the_selective_scan_with_one_decay_per_head(family: Family) -> No
     assert deviation(S_tied.reshape(S_next.shape), S_next) <= TOLERANCE
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family
 def test_a_gate_that_is_the_same_in_every_channel_is_the_gate_of_the_head(family: Family) -> None:
     s = Sizes()
     S, window, params = families.delta_case(4, s, family)

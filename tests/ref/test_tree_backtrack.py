@@ -19,14 +19,11 @@ from ssmspec_ref.records import along, each, prefix, rows
 from ssmspec_ref.shapes import Array, Parents
 from ssmspec_ref.ssd import tree as ssd_tree
 from tests import families, trees
-from tests.families import KINDS, TOLERANCE, Family, Kind, Sizes, deviation, examples, same_bits
-from tests.speculation import PATHS, TREES
+from tests.families import TOLERANCE, Family, Kind, Sizes, deviation, each_kind, examples, same_bits
+from tests.speculation import PATHS, each_tree_path
 from tests.trees import packed, parents_of, path_to
 
 from .refusals import refused
-
-of_kinds = pytest.mark.parametrize("kind", KINDS)
-of_paths = pytest.mark.parametrize("path", TREES)
 
 
 def draw_window(layer: Mixer, kind: Kind, seed: int, parents: Parents, family: Family = "gentle") -> Draft:
@@ -52,8 +49,8 @@ def accept_to(parents: Parents, ends: list[int]) -> Accepted:
     return Accepted((path >= 0).sum(axis=1), path=path)
 
 
-@of_paths
-@of_kinds
+@each_tree_path
+@each_kind
 @examples(6)
 @given(st.data(), families.seeds, families.drawn_sizes(tokens=9), st.sampled_from(families.FAMILIES))
 def test_twelve_windows_of_trees_equal_plain_decoding(
@@ -78,8 +75,8 @@ def test_twelve_windows_of_trees_equal_plain_decoding(
     assert not backtrack.refeed(kept).any()
 
 
-@of_paths
-@of_kinds
+@each_tree_path
+@each_kind
 def test_verification_writes_no_state_and_a_row_that_rests_or_is_padding_keeps_its_bits(kind: Kind, path: str) -> None:
     layer, state, _ = families.layer(kind, 2, Sizes(b=4, t=7))
     before = each(np.copy, state)
@@ -97,7 +94,7 @@ def test_verification_writes_no_state_and_a_row_that_rests_or_is_padding_keeps_i
     assert not y[3].any()
 
 
-@of_kinds
+@each_kind
 def test_a_path_may_be_narrower_than_the_window(kind: Kind) -> None:
     layer, state, inputs = families.layer(kind, 6, Sizes(b=1, t=5))
     parents = parents_of("star", 5)[None]
@@ -129,7 +126,7 @@ TREE = [-1, 0, 0, 1, 2, -2]
         (3, None, "each the parent of the next"),  # the first nodes, which are no path
     ],
 )
-@of_paths
+@each_tree_path
 def test_a_path_that_is_none_of_the_tree_is_refused(path: str, advanced: int, nodes: Any, words: str) -> None:
     layer, state, inputs = families.layer("ssd", 7, Sizes(b=1, t=6))
     _, pending = PATHS[path].verify(PATHS[path].start(state), Draft(inputs, parents=np.array([TREE])), layer)
@@ -176,7 +173,7 @@ COMMITS: dict[str, Callable[..., MixerState]] = {
 
 
 @pytest.mark.parametrize("fault", COMMITS)
-@of_kinds
+@each_kind
 def test_planted_commits_are_caught(kind: Kind, fault: str) -> None:
     layer, state, draft, accepted = one_window(kind)
     _, pending = tree.verify(state, draft, layer)

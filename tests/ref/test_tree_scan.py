@@ -16,7 +16,7 @@ from ssmspec_ref.records import along, each, prefix, rows
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import paths as tree_paths
 from tests import families, trees
-from tests.families import FAMILIES, KINDS, Family, Sizes, deviation, examples
+from tests.families import Family, Sizes, deviation, each_family, each_kind, examples
 from tests.trees import packed, parents_of
 
 from .recurrences import ALL, BY_DECAYS, VARIANTS, case
@@ -26,7 +26,7 @@ TREE = np.array([[-1, 0, 0, 1, 2, 2, 4, 3]])  # two branches, three leaves, dept
 of_every = pytest.mark.parametrize("kind", VARIANTS)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each_family
 @of_every
 @examples(25)
 @given(st.data(), families.seeds, families.drawn_sizes(tokens=20))
@@ -63,8 +63,8 @@ def test_a_node_deeper_than_the_window_does_not_read_the_state(width: int) -> No
     assert np.isfinite(y[~shallow]).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@each_kind
+@each_family
 def test_a_whole_layer_equals_its_scan_along_each_path(kind: families.Kind, family: Family) -> None:
     layer, state, inputs = families.layer(kind, 3, Sizes(b=2, t=11, w=3), family)
     parents = packed([parents_of("random", 11, 4), parents_of("binary", 7)], 11)
