@@ -18,6 +18,8 @@ from ssmspec_ref.records import each
 from ssmspec_ref.selective import SelectiveWindow
 
 F32 = np.float32
+FP32 = NumericContract(function_ulp=3)
+"""Everything in float32, with NumPy's exp."""
 SUMS = ("pairwise", "forward", "backward")
 
 
@@ -343,3 +345,8 @@ def wide(a: Any) -> Any:
 def used(got: Any, pair: Approx) -> float:
     """The share of a bound that a result uses."""
     return compare(np.asarray(got), pair.value, pair.error).utilisation
+
+
+def within(got: Any, ref: Any, *pairs: Approx) -> bool:
+    """Whether two computations differ by no more than both bounds."""
+    return compare(got, ref, sum((p.error for p in pairs), np.zeros(()))).passed

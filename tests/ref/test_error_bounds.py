@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 from ssmspec_ref import attention, error_bounds, tree
 from ssmspec_ref.contract import FLOAT64, UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
-from ssmspec_ref.layers import layer, mixer
 from ssmspec_ref.layers.linear import Linear
 from ssmspec_ref.layers.norm import GatedNorm, Norm, gated, rms
-from ssmspec_ref.model import tiny_layers
 from ssmspec_ref.shapes import Array
-from tests import families
-from tests.families import FAMILIES, Family, Sizes, drawn_sizes, each_family, each_kind, examples, seeds
-from tests.low_precision import F32, SUMS, Machine, low, rounded, stored, used
+from tests.families import Family, Sizes, each_family, examples
+from tests.low_precision import F32, FP32, SUMS, Machine, low, rounded, stored, used, within
 
 from .recurrences import ALL, DECAYING, case, drawn
 from .refusals import refused
 
-FP32 = NumericContract(function_ulp=3)  # NumPy's exp
 U = UNIT_ROUNDOFF["fp32"]
 ENDS = (-1 + 2.0**-40, 0.0, 1 - 2.0**-40)  # so that a + e, rounded, lies no further from a than e
 quick = examples(25)
@@ -263,11 +259,6 @@ def test_a_bound_of_zero_demands_equality_and_shapes_must_match() -> None:
 # ----------------------------------------------------------------------------- float64 against its own bound: recurrences
 
 
-def within(got: Any, ref: Any, *pairs: error_bounds.Approx) -> bool:
-    """Whether two computations differ by no more than both bounds."""
-    return error_bounds.compare(got, ref, sum((p.error for p in pairs), np.zeros(()))).passed
-
-
 of_every = pytest.mark.parametrize("kind", ALL)
 
 
@@ -345,71 +336,3 @@ def test_planted_bound_of_another_order_is_exceeded(kind: str) -> None:
         worst = max(worst, *map(used, got, wrong))
     if kind != "selective":  # the machine's associative scan has no running sums
         assert worst > 1
-
-
-# -------------------------------------------------------------------------------------------------------- mixers, layers
-
-
-@each_kind
-@examples(10)
-@given(seed=seeds, sizes=drawn_sizes(), family=st.sampled_from(FAMILIES))
-def test_the_bound_of_a_mixer_holds_for_windows_and_trees(kind: Any, seed: int, sizes: Sizes, family: Family) -> None:
-    made, state, inputs = families.layer(kind, seed, sizes, family)
-    live = np.random.default_rng(seed).random((sizes.b, sizes.t)) < 0.7
-    y, after = mixer.scan(state, inputs, made, live)
-    bounds = error_bounds.mixer.scan(state, inputs, made, FLOAT64, live)
-    for got, pair in zip((y, after.M, after.S), bounds, strict=True):
-        assert within(got, pair.value, pair, pair)
-    rng = np.random.default_rng(seed)
-    parents = np.array([[-1, *(rng.integers(0, i) for i in range(1, sizes.t))]] * sizes.b)
-    every = np.ones((sizes.b, sizes.t), dtype=bool)
-    y_tree, _ = mixer.verify_window(state, inputs, made, every, parents)
-    pair = error_bounds.mixer.tree(state, inputs, made, tree.ancestors(parents), FLOAT64)
-    assert within(y_tree, pair.value, pair, pair)
-
-
-LAYERS = {
-    "ssd": tiny_layers.mamba2,
-    "selective": tiny_layers.mamba1,
-    "delta": lambda rng, odd: tiny_layers.delta(rng, False),
-    "delta_channel": lambda rng, odd: tiny_layers.delta(rng, True),
-}
-
-
-def drawn_layer(kind: str, seed: int, family: Family) -> Any:
-    """A tiny layer with the decays of a family, and in some with what tiny layers have not."""
-    rng = np.random.default_rng([seed, 9])
-    made: Any = LAYERS[kind](rng, seed % 2 == 0)
-    if "delta" in kind:
-        rates = families.decay_rates(rng, family, made.A.shape), families.dt_bias(rng, made.dt_bias.shape)
-        return replace(made, A=rates[0], dt_bias=rates[1], lower_bound=-5.0 if seed % 3 == 0 else None)
-    params = made.mixer.params
-    rates = families.decay_rates(rng, family, params.A.shape), families.dt_bias(rng, params.dt_bias.shape)
-    made = replace(made, mixer=replace(made.mixer, params=replace(params, A=rates[0], dt_bias=rates[1])))
-    norm = getattr(made, "norm", None)
-    return made if norm is None else replace(made, norm=replace(norm, norm_first=seed == 2))
-
-
-@pytest.mark.parametrize("kind", ["ssd", "delta", "delta_channel", "selective"])
-@pytest.mark.parametrize("contract", [FP32, replace(FP32, io="bf16", state="bf16", dot="bf16")], ids=["fp32", "bf16"])
-def test_a_layer_in_low_precision_stays_within_its_bound_and_a_leak_does_not(kind: str, contract: NumericContract) -> None:
-    for seed in range(6):
-        family, order = FAMILIES[seed % 3], ("sequential", "chunked")[seed % 2]
-        made = stored(drawn_layer(kind, seed, family))
-        state = stored(families.state(made.mixer, seed, 2, family), contract.io)
-        u = stored(np.random.default_rng(seed).normal(size=(2, 6, tiny_layers.CHANNELS)), contract.io)
-        declared = replace(contract, order=order, chunk=4)
-        out, after = layer.scan(state, u, made)
-        bounds = error_bounds.layer.scan(state, u, made, declared)
-        for sums in SUMS:
-            got = Machine(declared, sums, variant=seed % 2).layer(state, u, made)
-            for name, value, ref, pair in zip(("out", "M", "S"), got, (out, after.M, after.S), bounds, strict=True):
-                result = error_bounds.compare(value, ref, pair.error)
-                assert result.passed, f"{name}, seed {seed}: {result}"
-        if contract is FP32 and family != "hard":
-            leaked = replace(state, S=state.S + 0.01 * np.random.default_rng(seed).normal(size=state.S.shape))
-            got = Machine(declared).layer(leaked, u, made)
-            assert not all(
-                error_bounds.compare(value, ref, pair.error).passed
-                for value, ref, pair in zip(got, (out, after.M, after.S), bounds, strict=True)
-            )

@@ -11,9 +11,8 @@ from conformance.suite.recurrences.ssd import RECURRENCE
 from ssmspec_ref import delta, error_bounds, ssd
 from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.shapes import Array
-from tests.low_precision import F32, Machine, low, rounded, used, wide
+from tests.low_precision import F32, FP32, Machine, low, rounded, used, wide
 
-FP32 = NumericContract(function_ulp=3)  # NumPy's exp
 GRID = 2.0**-149  # of float32 below its normal range
 
 
