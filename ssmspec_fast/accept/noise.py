@@ -62,7 +62,7 @@ def constant(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 def philox(counter: Words, key: Sequence[Any]) -> Words:
     """(1): ten rounds (3) over four words of 32 bits, held in int64."""
-    a, b, c, d = torch.broadcast_tensors(*counter)
+    a, b, c, d = torch.broadcast_tensors(*counter)  # type: ignore[no-untyped-call]
     rows, ones, device = ROUNDS + 2, (1,) * a.dim(), a.device
     left, right = (alternating(pair, rows) & MASK for pair in ((a, c), (b, d)))
     keys, many = keys_of(key, left), constant(MULTIPLIERS[::-1] * (rows // 2), device).view(rows, *ones)
@@ -78,7 +78,7 @@ def keys_of(key: Sequence[Any], like: Tensor) -> Tensor:
     """The keys k_0, k_1, k_0, .. of every round, for all its rows."""
     ones = (1,) * (like.dim() - 1)
     if isinstance(key[0], Tensor):
-        words = torch.broadcast_tensors(*key, like[0])[:2]
+        words = torch.broadcast_tensors(*key, like[0])[:2]  # type: ignore[no-untyped-call]
         bumps = tuple(i * BUMPS[n % 2] for i in range(ROUNDS) for n in range(len(like)))
         return (alternating(words, len(like)) + constant(bumps, like.device).view(ROUNDS, len(like), *ones)) & MASK
     numbers = tuple((key[n % 2] + i * BUMPS[n % 2]) & MASK for i in range(ROUNDS) for n in range(len(like)))
