@@ -41,27 +41,35 @@ class Judge:
             self.known[key] = one, other
         return self.known[key]
 
-    def excused(self, n: int, got: Sequence[int], wanted: Sequence[int], temperature: float) -> bool:
-        """Whether the first difference is rounding; a text that only ends earlier is not excused."""
+    def distance(self, n: int, got: Sequence[int], wanted: Sequence[int], temperature: float) -> tuple[int, float]:
+        """Where a text first differs, and how far the two tokens lie apart, in units of (1) or (2): up to 1 it is rounding. A
+        text that only ends earlier is not."""
         at = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), None)
         if at is None:
-            return False
+            return min(len(got), len(wanted)), np.inf
         exact, rounded = (logits[at] for logits in self.logits(n, wanted))
         if temperature == 0:
-            return greedy(exact, rounded, got[at], wanted[at])
+            return at, greedy(exact, rounded, got[at], wanted[at])
         position = len(self.texts[n].prompt) + at
         u = engine("accept.noise", "uniforms")(SEED, torch.tensor([n]), torch.tensor([position]), 0, PICK)
-        return sampled(exact / temperature, rounded / temperature, got[at], wanted[at], float(u))
+        return at, sampled(exact / temperature, rounded / temperature, got[at], wanted[at], float(u))
 
 
-def greedy(exact: np.ndarray, rounded: np.ndarray, a: int, b: int) -> bool:
-    """(1)."""
-    return bool(abs(exact[a] - exact[b]) <= 2 * np.max(np.abs(rounded - exact)))
+def greedy(exact: np.ndarray, rounded: np.ndarray, a: int, b: int) -> float:
+    """The distance in (1), over its bound."""
+    return over(abs(exact[a] - exact[b]), 2 * np.max(np.abs(rounded - exact)))
 
 
-def sampled(exact: np.ndarray, rounded: np.ndarray, a: int, b: int, u: float) -> bool:
-    """(2)."""
+def sampled(exact: np.ndarray, rounded: np.ndarray, a: int, b: int, u: float) -> float:
+    """The larger distance of (2), over its bound."""
     P, other = (np.cumsum(weights / weights.sum()) for weights in (np.exp(x - x.max()) for x in (exact, rounded)))
     near = 2 * np.max(np.abs(other - P))
     low, high = np.concatenate([[0.0], P[:-1]]), P
-    return all(bool(low[i] - near <= u <= high[i] + near) for i in (a, b))
+    return over(max(0.0, *(float(max(low[i] - u, u - high[i])) for i in (a, b))), near)
+
+
+def over(distance: float, bound: float) -> float:
+    """A distance in units of its bound; of a bound that is no number it is infinite."""
+    if not bound >= 0:
+        return np.inf
+    return float(distance / bound) if bound > 0 else (np.inf if distance > 0 else 0.0)

@@ -69,7 +69,9 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 def different(rows: Sequence[Row]) -> str:
     count, ties = sum(row.different or 0 for row in rows), sum(row.ties for row in rows)
-    return f"{count}, {ties} near ties" if ties else str(count)
+    far = [distance for row in rows for _, _, distance in row.differences if not distance <= 1]
+    beyond = f" ({', '.join(f'{distance:.2g}' for distance in sorted(far))} times the rounding)" if far else ""
+    return f"{count}{beyond}{f', {ties} near ties' if ties else ''}"
 
 
 def targets(part: str, held: dict[str, Any]) -> Iterator[tuple[str, bool]]:

@@ -12,6 +12,7 @@ and decodes the beginning of some texts: kernels are compiled, and where drafts 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any
 
 from .judge import Judge
@@ -31,8 +32,8 @@ class Row:
     """One way over some texts. `each`: seconds, tokens and windows of each text, where they are decoded one after the other.
 
     `compared` tokens were compared with plain decoding's, up to the first difference of each text; `different` texts differ
-    (None: not compared), `ties` more differ by rounding. `noise`: how far two runs of plain decoding lie apart. Units:
-    seconds.
+    (None: not compared), `ties` more differ by rounding. `differences`: text, place and distance of each of these (`judge`).
+    `noise`: how far two runs of plain decoding lie apart. Units: seconds.
     """
 
     texts: str
@@ -49,6 +50,7 @@ class Row:
     different: int | None
     ties: int
     noise: float
+    differences: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def speed(self) -> float:
@@ -170,18 +172,21 @@ def progress(runners: Sequence[Runner]) -> str:
 
 def row(one: Runner, called: str, batch: int, wanted: dict[int, Tokens], judge: Judge | None, plain: bool) -> Row:
     way, tokens, fastest = one.way, one.tokens, {keys: min(times) for keys, times in one.seconds.items()}
-    count, ties, different = 0, 0, 0
+    count, ties, different, differences = 0, 0, 0, list[tuple[int, int, float]]()
     law = way.temperature > 0 and way.rule != "naive"
     for n in () if law else sorted(tokens):
         found, same = compared(tokens[n], wanted[n])
         count += found
-        tie = not same and judge is not None and judge.excused(n, tokens[n], wanted[n], way.temperature)
-        ties, different = ties + tie, different + (not same and not tie)
+        if not same:
+            place = judge.distance(n, tokens[n], wanted[n], way.temperature) if judge else (found - 1, inf)
+            differences.append((n, *place))
+            ties, different = ties + (place[1] <= 1), different + (not place[1] <= 1)
     each = tuple((fastest[keys], len(tokens[keys[0]]), one.windows(keys[0])) for keys in fastest) if batch == 1 else ()
     apart = [abs(times[0] - times[1]) / min(times) for times in one.seconds.values()] if plain else [0.0]
     return Row(
         called, way.name, way.how, batch, way.temperature, way.rule or "greedy", sum(map(len, tokens.values())),
         sum(map(one.windows, tokens)), sum(fastest.values()), each, count, None if law else different, ties, max(apart),
+        tuple(differences),
     )  # fmt: skip
 
 

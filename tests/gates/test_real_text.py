@@ -82,18 +82,18 @@ def test_tokens_are_compared_up_to_the_first_difference() -> None:
 def test_a_difference_is_excused_only_within_the_rounding() -> None:
     exact = np.array([1.0, 1.01, -3.0, 0.9])
     rounded = exact + np.array([0.004, -0.006, 0.001, 0.0])
-    assert judge.greedy(exact, rounded, 0, 1)
-    assert not judge.greedy(exact, rounded, 0, 3)
-    assert not judge.greedy(exact, rounded + np.nan, 0, 1)
+    assert judge.greedy(exact, rounded, 0, 1) <= 1 < judge.greedy(exact, rounded, 0, 3)
+    assert judge.greedy(exact, rounded + np.nan, 0, 1) == np.inf
+    assert judge.greedy(exact, exact, 0, 0) == 0
+    assert judge.greedy(exact, exact, 0, 3) == np.inf
 
 
 def test_a_drawn_token_is_excused_only_next_to_its_interval() -> None:
     exact = np.log([0.25, 0.25, 0.5])
     rounded = np.log([0.2501, 0.2499, 0.5])
-    assert judge.sampled(exact, rounded, 0, 1, 0.2501)
-    assert not judge.sampled(exact, rounded, 0, 1, 0.26)
-    assert not judge.sampled(exact, rounded, 0, 2, 0.2501)
-    assert not judge.sampled(exact, rounded * np.nan, 0, 1, 0.2501)
+    assert judge.sampled(exact, rounded, 0, 1, 0.2501) <= 1 < judge.sampled(exact, rounded, 0, 1, 0.26)
+    assert judge.sampled(exact, rounded, 0, 2, 0.2501) > 1
+    assert judge.sampled(exact, rounded * np.nan, 0, 1, 0.2501) == np.inf
 
 
 # --- texts ---
