@@ -62,7 +62,7 @@ class Family:
 
     `letters` are those of its sizes, and `derived` gives those that follow from them. `beside` are the tokens that one
     projection writes. `exact`: a state only moves numbers, so that its bits are compared. `by` is the sampled axis, with at
-    most so many places. `reading`, `committing`: the order in which a ring is read, and a commit computes.
+    most this many places. `reading`, `committing`: the order in which a ring is read, and a commit computes.
     """
 
     name: str

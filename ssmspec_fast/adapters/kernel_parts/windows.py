@@ -86,7 +86,7 @@ class Rule:
     u: tuple[str, torch.dtype | None] | None = None
 
     def room(self, pool: Tensor, window: Any, entries: int) -> dict[str, Tensor]:
-        """NaN for so many tokens of every slot."""
+        """NaN for this many tokens of every slot."""
         arrays = {name: a for name, a in vars(window).items() if a is not None}
         made = {
             name: torch.full((len(pool), entries, *a.shape[2:]), float("nan"), dtype=self.kernels.io, device=pool.device)
