@@ -35,7 +35,7 @@ def inputs(given: Tensors, exact: Tensors, window: Any, params: Any) -> tuple[De
     """Gates are exact."""
     unread = torch.zeros(window.v.shape[2], device=exact(window.g).device)
     made = translated(DeltaInputs, window, given)._replace(g=exact(window.g), beta=exact(window.beta))
-    return made, translated(DeltaParams, {**vars(params), "A": unread, "dt_bias": unread}, exact)
+    return made, DeltaParams(unread, unread, params.l2_norm, params.scale, params.eps)
 
 
 def no_gate(g: Any, beta: Any) -> Gates:
