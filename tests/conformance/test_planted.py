@@ -24,8 +24,8 @@ class Inputs:
 
 
 def doubled(S: Any, window: Inputs, scale: float = 1.0, *more: Any) -> tuple[Any, Any]:
-    """y = scale (x + z), S_next = S + x."""
-    return scale * (window.x + (0 if window.z is None else window.z)), S + window.x
+    """y = scale (x + z), and one for each further argument; S_next = S + x."""
+    return scale * (window.x + (0 if window.z is None else window.z)) + len(more), S + window.x
 
 
 def run(mistake: Mistake, *arguments: Any, operation: str = "ssd.scan", narrow: bool = False) -> Any:
@@ -62,7 +62,7 @@ def test_a_change_is_made_of_what_it_names(mistake: Mistake, y: float, S: float)
 
 
 def test_arguments_without_a_name_are_passed_on() -> None:
-    assert run(before("n", "s", scale=3.0), ONE, Inputs(TWO), 2.0, "more")[0].tolist() == [6, 6]
+    assert run(before("n", "s", scale=3.0), ONE, Inputs(TWO), 2.0, "one", "two")[0].tolist() == [8, 8]
 
 
 def test_outputs_are_narrow_where_single_precision_is_declared_and_integers_stay() -> None:
