@@ -7,10 +7,11 @@ import numpy as np
 from ssmspec_ref import conv
 from ssmspec_ref.contract import FLOAT64, Limits
 from ssmspec_ref.shapes import Array
+from ssmspec_ref.slots import is_far
 
 from ...adapters.reference_parts.pools import as_far
 from ...mistakes.mistake import before
-from ...suite.far_inputs import LETTERS
+from ...suite.far_inputs import LETTERS, far_along
 from ..fault import planted
 
 WRAP = 1 << 32
@@ -26,11 +27,12 @@ def places(a: Array, axis: int, signed: bool) -> Array:
 
 
 def read(a: Array, axis: int, signed: bool) -> Array:
-    """What is read by such offsets; before the tensor lies what is no number."""
+    """What is read by such offsets, as far apart as the input was; before the tensor lies what is no number."""
     at = places(a, axis, signed)
     shape = [1] * a.ndim
     shape[axis] = -1
-    return np.where(at.reshape(shape) < 0, np.nan, np.take(a, at, axis))
+    found = np.where(at.reshape(shape) < 0, np.nan, np.take(a, at, axis))
+    return far_along(found, axis) if is_far(a, axis) else found
 
 
 def outputs_in_32_bits(M: Array, u: Array, params: Any) -> tuple[Array, Array]:
