@@ -86,7 +86,7 @@ class Mistake:
         self.right: Callable[..., Any] | None = None
 
     def after(self, **outputs: Any) -> "Mistake":
-        """The same, with outputs changed too, which a change reads as they come from the changed inputs."""
+        """The same, with outputs changed too; a change reads those that the changed inputs give."""
         name, says = (self.__name__, self.__doc__) if self.__name__ else named_as("", "", outputs)
         return self._with(outputs=outputs, __name__=name, __doc__=says)
 

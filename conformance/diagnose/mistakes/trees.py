@@ -39,7 +39,7 @@ def tree_mistakes(every: list[Leaf], named: Named, of: Of) -> Made:
 
 def _hung(named: Named, change: Callable[[Array], Array]) -> dict[str, Callable[[Array], Array]]:
     """Other parents, of a tree given by parents or by ancestors."""
-    if "parents" in named:
+    if named.get("parents") is not None:
         return {"parents": change}
     return {"ancestors": lambda own: tree.ancestors(change(tree.parents(own)))}
 

@@ -57,7 +57,7 @@ def encoded(name: str, says: str, encode: Encode) -> Mistake:
 
 
 def drawn(contract: NumericContract, coins: Callable[[Array], Array], axis: int = -1) -> Encode:
-    """Stored with these numbers for rounding at random."""
+    """Stored by stochastic rounding with these numbers."""
     return lambda _, v: read(state_format.keep(v, contract, axis, coins(v)))
 
 

@@ -24,14 +24,12 @@ def other_stride(path: Array) -> Array:
     return path.ravel()[rows * max(path.shape[1] - 1, 1) + nodes]
 
 
-def picks_from_the_target(
-    emitted: Array, path: Array, advanced: Array, ended: Array, p: Array, picks: Array, law: str
-) -> Array:
-    """After a rejection the token is picked from p instead of the residual."""
+def picked(emitted: Array, path: Array, advanced: Array, ended: Array, p: Array, picks: Array) -> Array:
+    """Runs whose last token is picked from the target's distribution."""
     emitted = emitted.copy()
     for b, count in enumerate(advanced):
         last = path[b, count - 1]
-        if law != "naive" and not ended[b]:
+        if not ended[b]:
             emitted[b, count - 1] = np.searchsorted(np.cumsum(p[b, last]), picks[b, last], side="right")
     return emitted
 
@@ -76,7 +74,17 @@ FAULTS = planted(
         SAMPLED,
         "Q-MISMATCH",
     ),
-    (after(emitted=picks_from_the_target), SAMPLED, "ACCEPT-RULE"),
+    (
+        after(
+            "picks_from_the_target",
+            "After a rejection the token is picked from p instead of the residual.",
+            emitted=lambda own, path, advanced, ended, p, picks, law: (
+                own if law == "naive" else picked(own, path, advanced, ended, p, picks)
+            ),
+        ),
+        SAMPLED,
+        "ACCEPT-RULE",
+    ),
     (
         before(
             "noise_of_the_parent",
