@@ -143,8 +143,7 @@ class Chooser:
         unknown = self.costs.unknown(batch, self.windows.values())
         if unknown is not None:
             drafts = next(k for k, tokens in self.windows.items() if tokens == unknown)
-            us = self.costs(batch, 1) if drafts else 0.0
-            return Chose(drafts, us, drafts > 0, not drafts)
+            return Chose(drafts, self.costs(batch, 1) if drafts else 0.0, drafts > 0, not drafts)
         if self.left and drafted:
             self.left -= 1
             return self.chose
