@@ -10,8 +10,8 @@ import pytest
 
 from conformance.report.stream import read_report
 from conformance.run.again import command, path_of, python
+from tests.commands import PLACES, ROOT, done
 
-ROOT = Path(__file__).parents[2]
 WRONG = """
 import numpy as np
 from ssmspec_ref import ssd
@@ -29,16 +29,7 @@ def adapter():
 def line(folder: Path, path: str) -> str:
     """The line under the failure of a wrong adapter, run in a folder with a PYTHONPATH."""
     words = ["run", "--adapter", "wrong", "--case", "ssd.scan/b1,t2,g1,h1,p1,n1/plain/normal/s0", "--report", "report"]
-    environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-m", "conformance", *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
+    done(*words, cwd=folder, env=os.environ | {"PYTHONPATH": path}, code=1)
     (found,) = read_report(folder / "report").diagnoses
     return found.rerun
 
@@ -50,7 +41,7 @@ def test_the_line_fails_again_in_a_shell_of_its_own_and_names_the_path_where_it_
     home = tmp_path if inside else tmp_path / "src"
     home.mkdir(exist_ok=True)
     (home / "wrong.py").write_text(WRONG)
-    ours = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
+    ours = os.pathsep.join(PLACES)
     said = line(tmp_path, ours if inside else os.pathsep.join([ours, "src"]))
     assert said.startswith("PYTHONPATH=") is not inside
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

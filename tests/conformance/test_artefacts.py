@@ -5,20 +5,18 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
 from conformance.errors import ReportError
 from conformance.refusal import FAILED, REFUSED
 from conformance.report import artefacts
 from conformance.report.badge import badge
-from conformance.report.compare import compare, shown
 from conformance.report.grid import groups
 from conformance.report.junit import junit
 from conformance.report.matrix import show
 from conformance.report.merge import merge
 from conformance.report.stream import Diagnosis, Report, Result, read_report
+from tests.commands import ends
 from tests.reports import diagnosis, inapplicable, made, result, write
 
 ALL = [
@@ -28,13 +26,6 @@ ALL = [
     result(3, "known-failure", 2.0, reason="listed"),
     inapplicable(),
 ]
-
-
-def call(*words: object) -> tuple[int, str]:
-    app = typer.Typer()
-    artefacts.register(app)
-    done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
-    return done.exit_code, done.output
 
 
 @pytest.fixture
@@ -95,9 +86,7 @@ def test_results_that_were_not_run_again_are_named_everywhere_and_are_not_green(
     assert f"resumed: {said}" in console.file.getvalue()  # type: ignore[attr-defined]
     plain = made(tmp_path / "plain", [result(0)])
     assert "resumed" not in (badge(plain) + junit(plain) + artefacts.page(plain)).lower()
-    console = Console(file=StringIO(), width=200)
-    console.print(shown(compare(plain, report), plain, report))
-    assert "resumed" in console.file.getvalue()  # type: ignore[attr-defined]
+    ends(0, "compare", tmp_path / "plain", tmp_path / "report.jsonl", said="resumed")
 
 
 def test_the_whole_counts_what_every_shard_kept(tmp_path: Path) -> None:
@@ -109,7 +98,7 @@ def test_a_record_holds_no_text_that_a_terminal_obeys(tmp_path: Path) -> None:
     said = "\x1b]52;c;cGFzcw==\x07\x1b[2J\u202e\x00"
     lines = [result(0, "fail", message=said, reason=said), diagnosis(message=said, facts={said: said})]
     path = write(tmp_path / "report.jsonl", lines, adapters={"mine": said}, only=said)
-    assert not {"\x1b", "\x07", "\u202e", "\x00"} & set(call("compare", path, path)[1])
+    assert not {"\x1b", "\x07", "\u202e", "\x00"} & set(ends(0, "compare", path, path))
     read = read_report(path)
     assert read.results[0].message == r"\x1b]52;c;cGFzcw==\x07\x1b[2J\u202e\x00"
     assert read.diagnoses[0].facts == {read.results[0].message: read.results[0].message}
@@ -124,46 +113,47 @@ def test_the_grid_shows_every_case_once(report: Report) -> None:
     assert (cell.worst, cell.utilisation) == ("fail", 3.0)
 
 
-def test_a_comparison_tells_what_broke_what_is_fixed_and_what_is_gone(tmp_path: Path) -> None:
-    before = made(tmp_path / "a", [result(0), result(1, "fail", 3.0), result(2), result(3), result(4, used=0.1), result(5)])
-    after = made(
-        tmp_path / "b", [result(0), result(1), result(2, "fail", 9.0), result(4, used=0.4), result(5, used=0.1), result(6)]
-    )
-    found = compare(before, after)
-    named = {
-        part: [c.key[-1][-2:] for c in getattr(found, part)] for part in ("broken", "fixed", "gone", "new", "more", "less")
-    }
-    assert named == {"broken": ["s2"], "fixed": ["s1"], "gone": ["s3"], "new": ["s6"], "more": ["s4"], "less": ["s5"]}
-    assert found.same == 1
-    assert found.worse
+ONE, BROKEN, LEFT = [result(0)], [result(0, "fail", 5.0)], result(1, "not-run", outputs=())
+COMPARED: list[tuple[list[Result], list[Result], str, str]] = [
+    (ONE, ONE, "0 broken, 0 no longer run, 0 fixed, 0 new, 1 as before", ""),
+    (ONE, BROKEN, "1 broken, 0 no longer run, 0 fixed, 0 new, 0 as before", ""),
+    (BROKEN, ONE, "0 broken, 0 no longer run, 1 fixed, 0 new, 0 as before", ""),
+    (ONE, [*ONE, result(1, "unknown")], "1 broken, 0 no longer run, 0 fixed, 1 new, 1 as before", ""),
+    (ONE, [*ONE, result(1, "known-failure")], "0 broken, 0 no longer run, 0 fixed, 1 new, 1 as before", ""),
+    (ONE, [result(0, contract="fp32/state=bf16/sequential")], "0 broken, 1 no longer run, 0 fixed, 1 new, 0 as before", ""),
+    (ONE, [result(0, "fail", outputs=())], "1 broken, 0 no longer run, 0 fixed, 0 new, 0 as before", ""),
+    ([*ONE, result(1)], [*ONE, LEFT], "0 broken, 1 no longer run, 0 fixed, 0 new, 1 as before", ""),
+    ([*ONE, LEFT], [*ONE, result(1)], "0 broken, 0 no longer run, 0 fixed, 1 new, 1 as before", ""),
+    ([result(4, used=0.1)], [result(4, used=0.4)], "0 broken, 0 no longer run, 0 fixed, 0 new", "more"),
+    ([result(5)], [result(5, used=0.1)], "0 broken, 0 no longer run, 0 fixed, 0 new", "less"),
+    (
+        [*ONE, result(1, drawn=True)],
+        [*ONE, result(2, "fail", 3.0, drawn=True)],
+        "1 broken, 0 no longer run, 0 fixed, 1 new, 1 as before; drawn by the seeds: 1 in the first report only, 0 in the",
+        "",
+    ),
+    ([result(0, "known-failure")], ONE, "0 broken, 0 no longer run, 1 fixed, 0 new, 0 as before", ""),
+    ([*ONE, result(1, drawn=True)], [result(2, drawn=True)], "0 broken, 1 no longer run, 0 fixed, 0 new, 0 as before", ""),
+]
+"""Two reports, what is counted, and whether an output uses more or less of its bound."""
 
 
-def test_a_new_case_that_fails_is_broken_and_a_known_failure_is_not(tmp_path: Path) -> None:
-    before = made(tmp_path / "a", [result(0)])
-    assert compare(before, made(tmp_path / "b", [result(0), result(1, "unknown")])).worse
-    assert not compare(before, made(tmp_path / "b", [result(0), result(1, "known-failure")])).worse
+@pytest.mark.parametrize(("before", "after", "counted", "used"), COMPARED)
+def test_a_comparison_counts_what_changed_and_ends_with_1_where_something_broke_or_is_gone(
+    tmp_path: Path, before: list[Result], after: list[Result], counted: str, used: str
+) -> None:
+    code = 0 if counted.startswith("0 broken, 0 no longer run") else FAILED
+    said = ends(code, "compare", write(tmp_path / "a", before), write(tmp_path / "b", after), said=counted)
+    listed = {f"{part} of the bound: 1": used == part for part in ("more", "less")}
+    listed |= {f"{part}: 1": f"1 {part}" in counted for part in ("broken", "fixed")}
+    assert {part: part in said for part in listed} == listed
 
 
-def test_a_loosened_contract_does_not_pass_for_the_old_one(tmp_path: Path) -> None:
-    before = made(tmp_path / "a", [result(0)])
-    assert compare(before, made(tmp_path / "b", [result(0, contract="fp32/state=bf16/sequential")])).gone
-
-
-def test_compare_ends_with_what_it_found(tmp_path: Path) -> None:
-    same, worse = write(tmp_path / "a", [result(0)]), write(tmp_path / "b", [result(0, "fail", 5.0)])
-    assert call("compare", same, same)[0] == 0
-    code, said = call("compare", same, worse)
-    assert code == FAILED
-    assert "broken: 1" in said
-    assert call("compare", worse, same)[0] == 0
-    (tmp_path / "c").write_text(worse.read_text()[:-9])
-    assert call("compare", same, tmp_path / "c")[0] == REFUSED
-    assert call("compare", same, tmp_path / "none")[0] == REFUSED
-
-
-def test_a_case_that_broke_is_no_case_that_uses_less_of_its_bound(tmp_path: Path) -> None:
-    found = compare(made(tmp_path / "a", [result(0)]), made(tmp_path / "b", [result(0, "fail", outputs=())]))
-    assert (len(found.broken), found.less) == (1, ())
+def test_a_report_that_is_cut_or_missing_is_not_compared(tmp_path: Path) -> None:
+    same = write(tmp_path / "a", ONE)
+    (tmp_path / "c").write_text(same.read_text()[:-9])
+    for other in ("c", "none"):
+        ends(REFUSED, "compare", same, tmp_path / other)
 
 
 def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
@@ -171,10 +161,8 @@ def test_shards_merge_into_the_report_of_the_run(tmp_path: Path) -> None:
     parts = [write(tmp_path / "1", [inapplicable(), result(0), *failing], "1of2")]
     longer = diagnosis(failures=1, smallest="ssd.scan/b1,t17,g1,h1,p1,n1/plain/gentle/s0")
     parts.append(write(tmp_path / "2", [inapplicable(), result(2), result(3, "fail", 2.0), longer], "2of2"))
-    code, said = call("merge", parts[0], *parts)
-    assert (code, "ReportError" in said) == (REFUSED, True), "a folder that cannot be"
-    code, said = call("merge", tmp_path / "whole", *parts)
-    assert (code, all(counted in said for counted in ("1 inapplicable", "2 pass", "2 fail"))) == (FAILED, True), said
+    ends(REFUSED, "merge", parts[0], *parts, said="ReportError")
+    ends(FAILED, "merge", tmp_path / "whole", *parts, said=("1 inapplicable", "2 pass", "2 fail"))
     whole = read_report(tmp_path / "whole" / "report.jsonl")
     assert whole.footer.verdicts == {"inapplicable": 1, "pass": 2, "fail": 2}
     assert whole.header.shard == ""
@@ -210,10 +198,13 @@ def test_a_known_failure_that_no_shard_has_met_fails_the_whole(
     head = {"tier": tier, "only": only}
     parts = [write(tmp_path / "1", [result(0)], "1of2", **head)]
     parts.append(write(tmp_path / "2", [result(1, "known-failure")], "2of2", **head))
-    code, said = call("merge", "--known", tmp_path / "known.toml", tmp_path / "whole", *parts)
+    ends(FAILED if named else 0, "merge", "--known", tmp_path / "known.toml", tmp_path / "whole", *parts)
     whole = read_report(tmp_path / "whole" / "report.jsonl")
     assert [(r.case, r.failing) for r in whole.results if r.verdict == "fail"] == [(case, "known-list") for case in named]
-    assert code == (FAILED if named else 0), said
+
+
+def test_merging_a_part_that_stopped_early_is_not_green(tmp_path: Path) -> None:
+    ends(FAILED, "merge", tmp_path / "m", write(tmp_path / "a", [result(0), LEFT]))
 
 
 def test_the_whole_names_the_seed_of_every_shard(tmp_path: Path) -> None:
@@ -256,14 +247,10 @@ def test_a_shard_of_very_many_takes_no_memory(tmp_path: Path, shard: str) -> Non
 def test_a_shard_that_is_none_is_refused_when_it_is_read(tmp_path: Path, shard: str) -> None:
     path = write(tmp_path / "report.jsonl", [result(0)])
     path.write_text(path.read_text().replace('"shard":""', f'"shard":"{shard}"'))
-    code, said = call("page", path)
-    assert code == REFUSED, said
-    assert "has a line that is not a record of a report: String should match pattern" in said
+    ends(REFUSED, "page", path, said="has a line that is not a record of a report: String should match pattern")
 
 
 def test_the_files_are_made_again_from_a_report(tmp_path: Path) -> None:
     path = write(tmp_path / "report.jsonl", ALL)
-    code, said = call("page", path.parent)
-    assert code == 0, said
+    ends(0, "page", path.parent, said="report.html")
     assert {p.name for p in tmp_path.iterdir()} == {"report.jsonl", "report.html", "junit.xml", "badge.svg"}
-    assert "report.html" in said

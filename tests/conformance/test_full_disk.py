@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +20,41 @@ from ssmspec_fast.cli import traffic
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the file")
 
 
-def ran(words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["ssmspec", *words.split()])
-    with pytest.raises(SystemExit) as end:
-        main.main()
-    return int(str(end.value.code))
+SMOKE = "conform run --adapter reference --subject ssd* --operation ssd.step --tier smoke --report "
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    """The one line of a command that is refused because something cannot be written."""
+
+    def ran(words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["ssmspec", *words.split()])
+        with pytest.raises(SystemExit, match=r"^2$"):
+            main.main()
+        text = capfd.readouterr().err
+        assert "Traceback" not in text
+        (line,) = [line for line in text.splitlines() if "cannot be written" in line]
+        return line
+
+    return ran
 
 
 def refuse(*_: Any, **__: Any) -> None:
     raise FULL
 
 
-def one_line(text: str) -> str:
-    assert "Traceback" not in text
-    (line,) = [line for line in text.splitlines() if "cannot be written" in line]
-    return line
-
-
-def test_a_report_that_does_not_fit_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "report.jsonl").write_text("earlier")
     monkeypatch.setattr(os, "fsync", refuse)
-    words = f"conform run --adapter reference --subject ssd* --operation ssd.step --tier smoke --report {tmp_path / 'r'}"
-    assert ran(words, monkeypatch) == 2
-    assert f"{tmp_path / 'r' / 'badge.svg'} cannot be written (No space left on device)" in one_line(capfd.readouterr().err)
+    said = f"{tmp_path / 'r' / 'badge.svg'} cannot be written (No space left on device)"
+    assert said in refused(f"{SMOKE}{tmp_path / 'r'}")
     assert (tmp_path / "r" / "report.jsonl").read_text() == "earlier"
 
 
 @pytest.mark.parametrize("fits", [0, 3], ids=["_mark", "begin"])
 def test_a_run_that_cannot_start_names_the_folder_and_leaves_none(
-    fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    fits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any
 ) -> None:
     """The disk is full when the folder is marked as unfinished, or when the report is begun after that. An earlier run's page
     comes back from memory, if a file fits again."""
@@ -68,9 +72,7 @@ def test_a_run_that_cannot_start_names_the_folder_and_leaves_none(
     if not fits:
         (tmp_path / "r").mkdir()
         (tmp_path / "r" / "report.html").write_text("earlier")
-    words = f"conform run --adapter reference --subject ssd* --operation ssd.step --tier smoke --report {tmp_path / 'r'}"
-    assert ran(words, monkeypatch) == 2
-    assert one_line(capfd.readouterr().err).startswith("ReportError: ")
+    assert refused(f"{SMOKE}{tmp_path / 'r'}").startswith("ReportError: ")
     assert (tmp_path / "r").exists() == (not fits)
     assert fits or (tmp_path / "r" / "report.html").read_text() == "earlier"
     assert not [left for left in tmp_path.rglob("*") if left.name.startswith(files.NEW)]
@@ -100,33 +102,27 @@ def test_a_disk_that_is_full_between_two_files_leaves_no_complete_one(
 
 
 def test_a_starter_that_does_not_fit_is_refused_and_not_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any
 ) -> None:
     def half(path: Path, text: str, **_: Any) -> None:
         path.write_bytes(text[:10].encode())
         refuse()
 
     monkeypatch.setattr(Path, "write_text", half)
-    assert ran(f"conform init {tmp_path / 'mine.py'}", monkeypatch) == 2
-    assert "give a file on a disk with space" in one_line(capfd.readouterr().err)
+    assert "give a file on a disk with space" in refused(f"conform init {tmp_path / 'mine.py'}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_times_that_do_not_fit_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_times_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
     monkeypatch.setattr(Path, "write_text", refuse)
-    monkeypatch.setattr(traffic, "_replay", lambda *_: None)
     monkeypatch.setattr(traffic, "summary", lambda _: {})
     monkeypatch.setattr(traffic, "table", lambda _: "")
     monkeypatch.setattr(traffic, "_replay", lambda *_: type("Found", (), {"served": []})())
-    assert ran(f"traffic --tiny --requests 1 --tokens 2 --out {tmp_path / 'times.json'}", monkeypatch) == 2
-    assert "times.json" in one_line(capfd.readouterr().err)
+    assert "times.json" in refused(f"traffic --tiny --requests 1 --tokens 2 --out {tmp_path / 'times.json'}")
 
 
-def test_any_other_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_any_other_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
     monkeypatch.setattr("conformance.cli.explain", refuse)
-    assert ran("conform explain ssd.step", monkeypatch) == 2
-    assert one_line(capfd.readouterr().err) == (
+    assert refused("conform explain ssd.step") == (
         "OptionError: the file cannot be written (No space left on device); free some space, or name a folder on another disk"
     )

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from conformance.cli import app
 from conformance.errors import WrongCounts
 from conformance.refusal import FAILED
 from conformance.report.activity import IDLE
 from conformance.report.stream import read_report
 from conformance.suite.generate import counted
+from tests.commands import ends, holds
 
 pytest_plugins = ["pytester"]
 CONFORMANCE = Path(sys.modules["conformance"].__file__ or "").parent
@@ -33,74 +32,69 @@ SAYS = {
 }
 
 
+def changed(changes: tuple[tuple[str, str], ...]) -> str:
+    """The starter with parts replaced."""
+    source = STARTER
+    for old, new in changes:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    return source
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs the starter with parts replaced; further words are options."""
+    """Runs the starter with parts replaced, which ends with a code; further words are options."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     numbers = iter(range(100))
 
-    def ran(changes: tuple[tuple[str, str], ...], *words: str) -> Any:
-        name, source = f"engine_{next(numbers)}", STARTER
-        for old, new in changes:
-            assert source.count(old) == 1
-            source = source.replace(old, new)
-        (tmp_path / f"{name}.py").write_text(source)
+    def ran(changes: tuple[tuple[str, str], ...], code: int, *words: str, said: Any = ()) -> str:
+        name = f"engine_{next(numbers)}"
+        (tmp_path / f"{name}.py").write_text(changed(changes))
         sys.modules.pop(name, None)
-        return CliRunner().invoke(app, ["run", "--adapter", name, "--in-process", *words], env={"COLUMNS": "300"})
+        return ends(code, "run", "--adapter", name, "--in-process", "--tier", "smoke", *words, said=said)
 
     return ran
 
 
 def test_a_run_says_how_many_drafts_were_accepted(run: Callable[..., Any]) -> None:
-    done = run((), "--tier", "smoke")
-    assert done.exit_code == 0, done.output
+    shown = run((), 0)
     drafts = [r.drafts for r in read_report(Path("conformance-report")).results if r.case]
     proposed, accepted = np.array(drafts).sum(0)
     assert 0 < accepted < proposed
-    assert f"engine: {accepted} of {proposed} drafts were accepted" in done.output
-    page = Path("conformance-report/report.html").read_text()
-    assert f"{accepted} of {proposed} drafts were accepted" in page
+    said = f"{accepted} of {proposed} drafts were accepted"
+    holds(shown, f"engine: {said}")
+    holds(Path("conformance-report/report.html").read_text(), said)
 
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_speculation_that_did_nothing_is_not_exercised_and_not_passed(run: Callable[..., Any], fault: str) -> None:
-    done = run(PLANTED[fault], "--tier", "smoke")
-    assert done.exit_code == FAILED, done.output
-    assert SAYS[fault] in done.output
-    assert "Nothing failed. Speculation was not exercised, so nothing is known about it." in done.output
+    said = SAYS[fault], "Nothing failed. Speculation was not exercised, so nothing is known about it."
+    run(PLANTED[fault], FAILED, said=said)
     (idle,) = [r for r in read_report(Path("conformance-report")).results if r.failing == IDLE]
     assert (idle.verdict, idle.operation) == ("unknown", "generate.greedy")
     assert "<span>not exercised</span>" in Path("conformance-report/report.html").read_text()
 
 
 def test_an_engine_that_counts_nothing_passes_and_is_told_what_that_leaves_open(run: Callable[..., Any]) -> None:
-    done = run(((COUNTS, "return np.array(tokens)"),), "--tier", "smoke")
-    assert done.exit_code == 0, done.output
-    assert "engine does not say how many drafts were accepted, and an engine that rejects all would pass" in done.output
+    said = "engine does not say how many drafts were accepted, and an engine that rejects all would pass"
+    run(((COUNTS, "return np.array(tokens)"),), 0, said=said)
 
 
 def test_plain_decoding_that_speculates_fails(run: Callable[..., Any]) -> None:
-    done = run((("if not speculate:", "if False:"),), "--tier", "smoke")
-    assert done.exit_code == FAILED
-    assert "with speculate=False it proposed" in done.output
+    run((("if not speculate:", "if False:"),), FAILED, said="with speculate=False it proposed")
 
 
 def test_shards_are_held_to_it_when_they_are_merged(run: Callable[..., Any]) -> None:
     for part in ("1of2", "2of2"):
-        done = run(PLANTED["rejects every draft"], "--tier", "smoke", "--seed", "7", "--shard", part, "--report", part[0])
-        assert done.exit_code == 0, done.output
-    merged = CliRunner().invoke(app, ["merge", "whole", "1", "2"])
-    assert merged.exit_code == FAILED
+        run(PLANTED["rejects every draft"], 0, "--seed", "7", "--shard", part, "--report", part[0])
+    ends(FAILED, "merge", "whole", "1", "2")
     assert [r.failing for r in read_report(Path("whole")).results if r.verdict == "unknown"] == [IDLE]
 
 
 def test_pytest_fails_where_nothing_was_exercised(pytester: pytest.Pytester) -> None:
     for name, changes in (("right", ()), ("idle", PLANTED["rejects every draft"])):
-        source = STARTER
-        for old, new in changes:
-            source = source.replace(old, new)
-        pytester.makepyfile(**{name: source})
+        pytester.makepyfile(**{name: changed(changes)})
         done = pytester.runpytest_subprocess("--ssmspec-adapter", name, "-p", "no:cacheprovider")
         assert done.ret == (1 if changes else 0)
         assert ("proposed drafts was accepted" in done.stdout.str()) == bool(changes)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conformance import main
+from conformance.device import driver
 from ssmspec_ref.options.typed import Typed
 
 PLAIN = "generate --checkpoint mamba2 --prompt x"
@@ -29,12 +30,21 @@ WRONG = {
     "conform run --adapter": "Option '--adapter' requires an argument",
     "conform run --teir smoke": "(did you mean '--tier'?)",
     "bench --widnows 3": "--windows",
+    "conform run --adapter referense --in-process": "(did you mean 'reference'?)",
+    "conform run --adapter reference --in-process --subject 'ssd chunkd'": "(did you mean 'ssd chunked'?)",
+    "conform run --adapter reference --in-process --operation ssd.scna": "(did you mean 'ssd.scan'?)",
+    "conform list --operation ssd.stop": "UnknownCase: 'ssd.stop' is not an operation",
+    "conform explain ssd.scan/b2,t4/plain/calm/s0": "ssd.scan has no family calm",
     # numbers
     "conform run --jobs 0": "--jobs is 0; it must be 1 or more. Parallel processes",
     "conform run --jobs many": "--jobs is 'many'; it must be a whole number, 1 or more. Parallel processes",
     "conform run --timeout soon": "--timeout is 'soon'; it must be a number, 0.1 or more",
     "conform engine": "--engine is missing: vllm, llama.cpp, mlx, transformers, ssmspec, http:URL",
     "conform run --timeout inf": "--timeout is inf; it must be at most 86400",
+    "conform run --max-failures 0": "--max-failures is 0; it must be 1 or more",
+    "conform run --max-failures -1": "--max-failures is -1; it must be 1 or more",
+    "conform run --max-failures two": "--max-failures is 'two'; it must be a whole number, 1 or more",
+    "conform engine --engine ssmspec --max-failures 0": "--max-failures is 0; it must be 1 or more",
     "conform smoke --timeout 1e9": "--timeout is 1e9; it must be at most 86400",
     "conform engine --engine ssmspec --timeout inf": "--timeout is inf; it must be at most 86400",
     "conform run --timeout nan": "--timeout is nan; it must be at most 86400",
@@ -72,6 +82,16 @@ WRONG = {
     "conform engine --engine ssmspec --stored fp33": "--stored is 'fp33'; it must be one of float32, bfloat16",
     "conform engine --engine ssmspec --configuration plan": "--configuration is 'plan' (did you mean 'plain'?)",
     "conform run --adapter reference --case ssd.stp/b1/plain/gentle/s0": "(did you mean 'ssd.step'?)",
+    "conform run --adapter reference --case ssd.scan/b1": "is not a case id",
+    "conform run --adapter reference --case ssd.scan/q1/plain/gentle/s0": "ssd.scan has no axis q; its axes are b2, t7, g2,",
+    "conform run --adapter reference --case conv.step/b1/plain/gentle/s0": "conv.step has no family gentle; its families are",
+    "conform run --adapter reference --case ssd.step/g2,h3/plain/gentle/s0": "ssd.step has no case of these sizes together",
+    "conform run --adapter reference --case ssd.step/b0,g1,h1,p1,n1/plain/gentle/s0": "ssd.step/b0,",
+    "conform run --adapter reference --case ssd.step/b1,b2,g1,h1,p1,n1/plain/gentle/s0": "ssd.step/b1,b2,",
+    "conform run --adapter reference --explain some": "--explain is 'some'; it must be one of none, quick, full",
+    "conform run --adapter reference --explain ful": "--explain is 'ful' (did you mean 'full'?)",
+    "conform run --adapter reference --in-process --device gpu": "give cpu, cuda, cuda:1 or interpreter",
+    "conform run --adapter reference --device cuda": "--device cuda needs a GPU, and none is visible",
     "fuzz --profile cii": "--profile is 'cii' (did you mean 'ci'?); it must be one of ci, gpu, campaign",
     "fuzz --shard 0/4": "--shard is '0/4'; it must be IofN with 1 <= I <= N",
     "fuzz --shard 0of4": "--shard is '0of4'; it must be IofN with 1 <= I <= N",
@@ -91,6 +111,12 @@ WRONG = {
     "conform init numpy.py": "numpy.py would hide the module numpy that is installed; give one such as my_numpy.py",
     "conform init sys.py": "sys.py would hide the module sys that is installed",
     "conform init my-adapter.py": "give one such as my_adapter.py",
+    "conform init mine.txt": "mine.txt is not the name of a Python module",
+    "conform init [red]/my-kernel.py": "[red]/my-kernel.py is not the name of a Python module",
+    "conform init new.py --level generator --recurrence delta": "--recurrence is delta",
+    "conform init new.py --level triton --recurrence delta": (
+        "--recurrence is delta, but --level triton has a starter for ssd only"
+    ),
     "serve --checkpoint mamba2 --name ' '": "--name is empty; give a value",
     "serve --checkpoint mamba2 --api-key ''": "--api-key is empty",
     "gates why ''": "the word after why is empty; give a value",
@@ -132,6 +158,16 @@ WRONG = {
     "fuzz --operation ssd.scna": "--operation is 'ssd.scna' (did you mean 'ssd.scan'?)",
     "fuzz --operation ssd.scan": "--operation needs an adapter that has it; give --adapter",
     "fuzz --adapter nothere": "UnknownAdapter: 'nothere' is neither a module",
+    "conform run --adapter no_such": "'no_such' is neither a module in this folder or on PYTHONPATH",
+    "conform run --adapter no_such_package.module:adapter": "needs a module 'no_such_package', which is not found",
+    "conform run --adapter conformance.cases:adapter --in-process": "has no adapter",
+    "conform run --adapter conformance.run.again:command --in-process": "return a ssmspec_ref.contract.Adapter",
+    "conform run --adapter reference --in-process --subject nobody": (
+        "nothing to run: there is no subject 'nobody'; the subjects are"
+    ),
+    "conform run --adapter docs.examples.my_kernels:adapter --in-process --operation ssd.stop": (
+        "the subjects are ssd; they have ssd.step"
+    ),
     "fuzz --database foo://x": "foo://x is not a database",
     # engines that cannot start
     "conform engine --engine vlm": "(did you mean 'vllm'?)",
@@ -153,7 +189,14 @@ WRONG = {
     "conform run --adapter reference --adapter reference": "--adapter reference is given twice",
     "conform run --adapter reference --case ssd.step/b1/plain/gentle/s0 --shard 2of2": "--shard 2of2 has no use: --case",
     "conform run --adapter reference --before x": "--before x has no use",
-    "conform run": "nothing to test: give --adapter MODULE",
+    "conform run --adapter reference -x --max-failures 2": "--max-failures 2 has no use: -x stops at the first failure",
+    "conform run --adapter reference -x --ray local": "-x has no use: a shard that runs on a cluster is not stopped",
+    "conform engine --engine ssmspec -x --max-failures 2": (
+        "--max-failures 2 has no use: -x stops at the first failure; omit it, or omit -x"
+    ),
+    "conform engine --engine ssmspec --model no/such": "--model no/such is not a folder; give the folder of a checkpoint",
+    "conform run": "nothing to test: give --adapter MODULE, --program COMMAND, or --adapter reference",
+    "conform smoke": "nothing to test: give --adapter MODULE, --program COMMAND, or --adapter reference",
     "conform engine --engine ssmspec --drafter F": "--drafter F has no use: the small checkpoints have drafters",
     "conform engine --engine ssmspec --plain http:http://x": "--plain http:http://x has no use",
     "conform engine --engine ssmspec --stored bfloat16 --model F": "--stored bfloat16 has no use",
@@ -190,15 +233,18 @@ def told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(driver, "gpus", list)
 
     def run(line: str) -> tuple[Any, list[str]]:
         monkeypatch.setattr(sys, "argv", ["ssmspec", *shlex.split(line)])
+        if "--engine ssmspec" in line:
+            monkeypatch.setattr("conformance.engines.cli.judged", lambda *given: pytest.fail("an engine was started"))
         with pytest.raises(SystemExit) as ended:
             main.main()
         said = capsys.readouterr()
         assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == ["F", "a.txt"]
         assert said.out == ""
-        return ended.value.code, said.err.splitlines()
+        return ended.value.code, [one for one in said.err.splitlines() if not one.startswith("loading ")]
 
     return run
 

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from conformance.report import matrix as told
 from conformance.report.failure_groups import listed
-from conformance.report.stream import Output, Result
+from conformance.report.stream import Result
 from ssmspec_ref.contract import OPERATIONS as OPERATIONS_OF_ALL
+from tests.reports import result
 
 OPERATIONS = ("step", "scan", "scan_masked", "scan_packed", "verify_snapshots", "verify_tree", "buffered_verify")
 SUBJECTS = ("ssd chunked", "torch", "buffered step, output only of ssd")
@@ -19,17 +20,8 @@ SUBJECTS = ("ssd chunked", "torch", "buffered step, output only of ssd")
 def results() -> list[Result]:
     """The first subject has every operation, the second the first three, the last the last one."""
     offered = dict(zip(SUBJECTS, (OPERATIONS, OPERATIONS[:3], OPERATIONS[-1:]), strict=True))
-    worst = Output(name="y", state=False, utilisation=0.25, error=1e-30, bound=1e-29, first={"b": 0})
     return [
-        Result(
-            adapter="mine",
-            subject=subject,
-            contract="fp32/sequential",
-            operation=f"ssd.{name}",
-            case=f"ssd.{name}/b1",
-            verdict="pass",
-            outputs=(worst,),
-        )
+        result(subject=subject, operation=f"ssd.{name}", case=f"ssd.{name}/b1")
         for subject, names in offered.items()
         for name in names
     ]

@@ -13,7 +13,6 @@ from conformance.adapters.peer_kernels.pools import Pool, with_oldest
 from conformance.adapters.peer_kernels.sources import Tensors
 from conformance.judge.verdict import judge
 from conformance.suite import SPECIFICATIONS
-from conformance.suite.specification import Specification
 from ssmspec_ref import tree
 from ssmspec_ref.contract import Capability, Limits, NumericContract, Verdict
 from tests.peer_kernels import VLLM, SGLang
@@ -21,14 +20,9 @@ from tests.peer_kernels import VLLM, SGLang
 MAMBA2 = Limits({"kind": ("mamba2",)}, {"t": (1, 7)})
 
 
-def specification(operation: str) -> Specification:
-    kinds = ("", "mamba2")
-    return next(s for s in SPECIFICATIONS if s.operation == operation and s.fixed.get("kind", "") in kinds)
-
-
 def verdicts(operation: str, run: Any) -> list[Verdict]:
     """Every fourth case of the tier smoke, of windows up to 7 tokens."""
-    wanted = specification(operation)
+    wanted = next(s for s in SPECIFICATIONS if s.operation == operation and s.fixed.get("kind", "mamba2") == "mamba2")
     capability = Capability(run, NumericContract(), MAMBA2)
     limits = Limits({}, MAMBA2.sizes)
     return [judge(wanted, capability, case).verdict for case in list(wanted.cases("smoke", limits))[::4]]
@@ -44,14 +38,16 @@ def runs(kernels: Any, windows: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("operation", ["ssd.verify_snapshots", "speculate.chain", "ssd.buffered_step"])
-def test_windows_for_vllm_pass_where_its_kernels_are_right(operation: str) -> None:
-    assert set(verdicts(operation, runs(VLLM(), vllm_windows)[operation])) == {Verdict.PASS}
+RIGHT = [(VLLM(), vllm_windows, name) for name in ("ssd.verify_snapshots", "speculate.chain", "ssd.buffered_step")]
+RIGHT += [
+    (SGLang(), sglang_windows, name)
+    for name in ("ssd.verify_snapshots", "speculate.chain", "speculate.tree", "ssd.verify_tree")
+]
 
 
-@pytest.mark.parametrize("operation", ["ssd.verify_snapshots", "speculate.chain", "speculate.tree", "ssd.verify_tree"])
-def test_windows_for_sglang_pass_where_its_kernels_are_right(operation: str) -> None:
-    assert set(verdicts(operation, runs(SGLang(), sglang_windows)[operation])) == {Verdict.PASS}
+@pytest.mark.parametrize(("kernels", "windows", "operation"), RIGHT)
+def test_windows_pass_where_the_kernels_of_a_peer_are_right(kernels: Any, windows: Any, operation: str) -> None:
+    assert set(verdicts(operation, runs(kernels, windows)[operation])) == {Verdict.PASS}
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.report.stream import read_report
-
-ROOT = Path(__file__).parents[2]
+from tests.commands import PLACES, ROOT, holds
 
 KERNELS = """
 import numpy as np
@@ -29,12 +29,18 @@ def adapter():
 KNOWN = '[[known]]\ncase = "*"\nreason = "keeps a draft"\nlink = "https://example.org/1"\nexpires = 2999-01-01\n'
 
 
-def session(folder: Path, *words: str, wrong: int = 0, path: bool = True) -> subprocess.CompletedProcess[str]:
-    """pytest in another project, with the plugin and nothing else of ours."""
-    (folder / "my_kernels.py").write_text(KERNELS.format(wrong=wrong))
+ADAPTER = ("--ssmspec-adapter", "my_kernels:adapter")
+REPORTED = (*ADAPTER, "--ssmspec-report", "report")
+
+
+def session(
+    folder: Path, code: int, *words: str, said: Any = (), wrong: Any = 0, path: bool = True, kernels: str = KERNELS
+) -> str:
+    """What pytest prints in another project, with the plugin and nothing else of ours; end and words are checked."""
+    (folder / "my_kernels.py").write_text(kernels.format(wrong=wrong))
     (folder / "test_own.py").write_text("def test_own():\n    pass\n")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
-    folders = [*([str(folder)] if path else []), str(ROOT), str(ROOT / "kernels")]
+    folders = [*([str(folder)] if path else []), *PLACES]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(folders),
         "COLUMNS": "120",
@@ -42,7 +48,10 @@ def session(folder: Path, *words: str, wrong: int = 0, path: bool = True) -> sub
     }
     environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the kernels change within a second, and keep their size
     command = [sys.executable, "-m", "pytest", "-p", "conformance.plugin", "-p", "xdist.plugin", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    holds(done.stdout + done.stderr, said)
+    return done.stdout
 
 
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
@@ -51,23 +60,20 @@ def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
 
 
 def test_every_case_is_a_test_behind_the_projects_own(tmp_path: Path) -> None:
-    done = session(tmp_path, "-v", "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "test_own.py::test_own PASSED" in done.stdout
-    assert "ssmspec::mine::window::fp32/sequential::conv.commit/b2,t7,c6,w4/plain/normal/s0 PASSED" in done.stdout
-    results = read_report(tmp_path / "report" / "report.jsonl").results
-    assert f"{1 + sum(bool(r.case) for r in results)} passed" in done.stdout
+    said = (
+        "test_own.py::test_own PASSED",
+        "ssmspec::mine::window::fp32/sequential::conv.commit/b2,t7,c6,w4/plain/normal/s0 PASSED",
+        "operations is tested; the others are not offered",
+    )
+    shown = session(tmp_path, 0, "-v", *REPORTED, said=said)
+    holds(shown, f"{1 + sum(bool(r.case) for r in read_report(tmp_path / 'report').results)} passed")
     assert (tmp_path / "report" / "report.html").exists()
-    assert "operations is tested; the others are not offered" in done.stdout, "what is left out is told"
 
 
 def test_a_failing_case_is_a_failed_test_with_its_account(tmp_path: Path) -> None:
-    done = session(tmp_path, "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report", wrong=1)
-    assert done.returncode == 1
-    assert "M is wrong by" in done.stdout
-    assert "rerun   " in done.stdout
-    assert "conformance/judge/verdict.py" not in done.stdout, "no traceback through the suite"
-    whole = read_report(tmp_path / "report" / "report.jsonl")
+    shown = session(tmp_path, 1, *REPORTED, said=("M is wrong by", "rerun   "), wrong=1)
+    assert "conformance/judge/verdict.py" not in shown, "no traceback through the suite"
+    whole = read_report(tmp_path / "report")
     (way,) = [d for d in whole.diagnoses if d.operation == "conv.commit"]
     assert way.failures == whole.footer.verdicts["fail"] > 2
 
@@ -87,65 +93,38 @@ def adapter():
 """
 
 
-def test_what_passes_in_the_session_says_which_option_a_case_raises_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "KERNELS", RAISES)
-    words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "standard", "--ssmspec-explain", "none")
-    done = session(tmp_path, *words)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert 'if it does not take z=on, declare limits=Limits({"z": ("off",)})' in done.stdout
+def test_what_passes_in_the_session_says_which_option_a_case_raises_for(tmp_path: Path) -> None:
+    words = (*ADAPTER, "--ssmspec-tier", "standard", "--ssmspec-explain", "none")
+    said = 'if it does not take z=on, declare limits=Limits({"z": ("off",)})'
+    session(tmp_path, 1, *words, said=said, kernels=RAISES)
 
 
 def test_a_listed_failure_is_expected_and_one_that_passes_fails(tmp_path: Path) -> None:
     (tmp_path / "known.toml").write_text(KNOWN)
-    words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-known", "known.toml", "-k", "commit and plain")
-    done = session(tmp_path, *words, wrong=1)
-    assert done.returncode == 0, done.stdout
-    assert "xfailed" in done.stdout
-    assert session(tmp_path, *words, wrong=0).returncode == 1
+    words = (*ADAPTER, "--ssmspec-known", "known.toml", "-k", "commit and plain")
+    session(tmp_path, 0, *words, said="xfailed", wrong=1)
+    session(tmp_path, 1, *words)
 
 
 def test_workers_judge_and_one_report_is_written(tmp_path: Path) -> None:
-    words = ("-n", "2", "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
-    done = session(tmp_path, *words, wrong=1)
-    assert done.returncode == 1, done.stdout + done.stderr
-    alone = session(tmp_path, "--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "alone", wrong=1)
-    assert alone.returncode == 1
-    cases = [
-        sorted((r.case, r.verdict) for r in read_report(tmp_path / f / "report.jsonl").results) for f in ("report", "alone")
-    ]
+    cases = []
+    for words in (("-n", "2"), ()):
+        session(tmp_path, 1, *words, *REPORTED, wrong=1)
+        cases.append(sorted((r.case, r.verdict) for r in read_report(tmp_path / "report").results))
     assert cases[0] == cases[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--ssmspec-adapter", "no_such"), "UnknownAdapter: 'no_such' is neither a module in this folder or on PYTHONPATH"),
-        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "huge"), "must be one of smoke, standard"),
-        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-explain", "all"), "must be one of none, quick, full"),
-        (("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-operation", "nothing.*"), "nothing to run"),
-    ],
-)
-def test_a_mistake_is_one_of_usage(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    done = session(tmp_path, *words)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
-    assert said in done.stdout + done.stderr
-
-
 def test_a_mistake_is_one_of_usage_with_workers_too(tmp_path: Path) -> None:
-    done = session(tmp_path, "-n", "1", "--ssmspec-adapter", "no_such")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
-    assert "'no_such' is neither a module in this folder or on PYTHONPATH" in done.stdout + done.stderr
+    said = "UnknownAdapter: 'no_such' is neither a module in this folder or on PYTHONPATH"
+    session(tmp_path, pytest.ExitCode.USAGE_ERROR, "-n", "1", "--ssmspec-adapter", "no_such", said=said)
 
 
 def test_a_module_of_the_working_folder_is_found_and_a_folder_that_is_none_told(tmp_path: Path) -> None:
     words = ("--ssmspec-adapter", "mine_here:adapter", "--ssmspec-report", "test_own.py")
     (tmp_path / "mine_here.py").write_text(KERNELS.format(wrong=0))
-    done = session(tmp_path, *words, path=False)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
-    assert "ReportError: test_own.py cannot be written" in done.stdout + done.stderr
-    assert "passed" not in done.stdout, "no case runs whose report could not be written"
+    said = "ReportError: test_own.py cannot be written"
+    shown = session(tmp_path, pytest.ExitCode.USAGE_ERROR, *words, said=said, path=False)
+    assert "passed" not in shown, "no case runs whose report could not be written"
 
 
 def test_without_its_option_nothing_of_ours_is_imported(tmp_path: Path) -> None:
@@ -154,10 +133,7 @@ def test_without_its_option_nothing_of_ours_is_imported(tmp_path: Path) -> None:
         "    ours = sorted(m for m in sys.modules if m.split('.')[0] in ('conformance', 'ssmspec_ref', 'numpy', 'rich'))\n"
         "    print('\\nIMPORTED', ours)\n"
     )
-    done = session(tmp_path, "-s")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
-    assert "IMPORTED ['conformance', 'conformance.plugin']" in done.stdout
+    session(tmp_path, 0, "-s", said=("1 passed", "IMPORTED ['conformance', 'conformance.plugin']"))
 
 
 INTERRUPTS = "type('Now', (), {'__array_ufunc__': None, '__radd__': lambda *_: __import__('signal').raise_signal(2)})()"
@@ -168,12 +144,11 @@ INTERRUPTS = "type('Now', (), {'__array_ufunc__': None, '__radd__': lambda *_: _
 @pytest.mark.parametrize("some", [False, True], ids=["all cases", "some cases"])
 def test_an_interrupted_session_leaves_nothing_green_of_the_one_before(tmp_path: Path, some: bool) -> None:
     """A session of some cases writes to a folder of its own, so that it leaves the report of all as it is."""
-    words = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-report", "report")
-    assert session(tmp_path, *words).returncode == 0
+    session(tmp_path, 0, *REPORTED)
     made = ("report.jsonl", "report.html", "junit.xml", "badge.svg")
     before = {name: (tmp_path / "report" / name).read_bytes() for name in made}
-    done = session(tmp_path, *words, *(["-k", "commit and plain"] if some else []), wrong=INTERRUPTS)  # type: ignore[arg-type]
-    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    chosen = ["-k", "commit and plain"] if some else []
+    session(tmp_path, pytest.ExitCode.INTERRUPTED, *REPORTED, *chosen, wrong=INTERRUPTS)
     if some:
         assert {name: (tmp_path / "report" / name).read_bytes() for name in made} == before
     else:

@@ -93,30 +93,70 @@ def test_an_id_of_the_summary_is_pasted_and_runs_that_case_alone(project: Projec
     assert counts(project.run("tests/test_own.py", ONE)) == {"failed": 1, "passed": 1}
 
 
-def test_an_id_that_stops_early_names_all_below_it_and_one_of_nothing_is_refused(project: Project) -> None:
+def test_an_id_that_stops_early_names_all_below_it(project: Project) -> None:
     every = counts(project.run("ssmspec::"))["passed"]
     assert counts(project.run("ssmspec::mine::my-window-fast")) == {"passed": every}
-    wrong = project.run("ssmspec::mine::my-window")
-    assert wrong.ret == pytest.ExitCode.USAGE_ERROR
-    said = "\n".join(wrong.errlines)
-    assert "ssmspec::mine::my-window: there is no subject 'my-window' (did you mean 'my-window-fast'?)" in said
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("ssmspec::yours", "there is no adapter 'yours'; give one of mine"),
-        ("ssmspec::mine::my-window-fast::bf16", "there is no contract 'bf16'; give one of fp32/sequential"),
-        (ONE.replace("conv.commit", "conv.comit"), "(did you mean 'conv.commit'?)"),
-        (ONE.replace("w4", "q4"), "'conv.commit/b2,t7,c6,q4/plain/normal/s0'"),
-        (ONE.replace("conv.commit/b2,t7,c6,w4", "conv.step/b2,c6,w4"), "my-window-fast has no operation conv.step"),
-        (f"{ONE}::more", "at most five parts"),
-    ],
-)
-def test_an_id_of_nothing_names_its_first_wrong_part(project: Project, given: str, said: str) -> None:
-    done = project.run(given)
+USAGE: list[tuple[tuple[str, ...], str]] = [
+    (("ssmspec::yours",), "there is no adapter 'yours'; give one of mine"),
+    (
+        ("ssmspec::mine::my-window",),
+        "ssmspec::mine::my-window: there is no subject 'my-window' (did you mean 'my-window-fast'?)",
+    ),
+    (("ssmspec::mine::my-window-fast::bf16",), "there is no contract 'bf16'; give one of fp32/sequential"),
+    ((ONE.replace("conv.commit", "conv.comit"),), "(did you mean 'conv.commit'?)"),
+    ((ONE.replace("w4", "q4"),), "'conv.commit/b2,t7,c6,q4/plain/normal/s0'"),
+    ((ONE.replace("conv.commit/b2,t7,c6,w4", "conv.step/b2,c6,w4"),), "my-window-fast has no operation conv.step"),
+    ((f"{ONE}::more",), "at most five parts"),
+    (("-o", "ssmspec_adapter=", ONE), "needs an adapter: --ssmspec-adapter package.module:factory"),
+    (("--ssmspec-device", "gpu"), "'gpu' is not a device; give cpu, cuda, cuda:1 or interpreter"),
+    (
+        ("--ssmspec-operation", "ssd.scan"),
+        "no case was run, because the selected operations have none; mine: no ssd.scan (not declared)",
+    ),
+    (("--ssmspec-operation", "nothing.*"), "nothing to run"),
+    (("--ssmspec-explain", "all"), "must be one of none, quick, full"),
+    (
+        ("-o", "ssmspec_adapter=my_kernels:adapter copied:adapter"),
+        "my_kernels:adapter and copied:adapter are both named 'mine'",
+    ),
+    (("-o", "ssmspec_adapter=no_such"), "UnknownAdapter: 'no_such' is neither a module in this folder or on PYTHONPATH"),
+    (
+        ("-o", "ssmspec_adapter=src_broken"),
+        "src_broken cannot be imported, because it imports no_such_package: No module named",
+    ),
+    (
+        ("-o", "ssmspec_adapter=my_kernels.adapter"),
+        "'my_kernels.adapter' has no factory; give my_kernels:adapter or my_kernels.adapter:adapter",
+    ),
+    (
+        ("--ssmspec-tier", "smok"),
+        "--ssmspec-tier is 'smok' (did you mean 'smoke'?); it must be one of smoke, standard",
+    ),
+    (
+        ("-o", "ssmspec_tier=smok"),
+        "ssmspec_tier in the configuration file is 'smok' (did you mean 'smoke'?); it must be one of smoke, standard",
+    ),
+    (("--ssmspec-known", "wrong.toml", "ssmspec::"), "'raeson' is not a key (did you mean 'reason'?)"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), USAGE)
+def test_a_mistake_is_one_of_usage_and_told_in_one_line(project: Project, words: tuple[str, ...], said: str) -> None:
+    """An id of nothing names its first wrong part."""
+    source = project.pytester.path / "src"
+    (source / "copied.py").write_text(KERNELS.format(wrong=1, least=0))
+    (source / "src_broken.py").write_text("import no_such_package\n")
+    (project.pytester.path / "wrong.toml").write_text('[[known]]\ncase = "*"\nraeson = "r"\n')
+    done = project.run(*words)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert said in done.errlines[0]
+    assert "Traceback" not in "\n".join(done.errlines)
+
+
+def test_the_devices_are_those_of_the_help(project: Project) -> None:
+    assert "interpreter (Triton's)" in project.run("--help").stdout.str()
 
 
 def test_the_rerun_line_of_an_account_works_as_it_is(project: Project) -> None:
@@ -200,19 +240,6 @@ def test_junit_names_a_case_by_its_id_and_its_class_by_the_subject(project: Proj
     assert ("ssmspec.mine.my-window-fast.fp32/sequential", "conv.commit/b2,t7,c6,w4/plain/normal/s0") in named
 
 
-def test_an_id_without_an_adapter_is_refused_and_says_what_is_missing(pytester: pytest.Pytester) -> None:
-    done = pytester.runpytest_inprocess("-p", "no:timeout", ONE)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "needs an adapter: --ssmspec-adapter package.module:factory" in "\n".join(done.errlines)
-
-
-def test_a_device_that_does_not_exist_is_a_mistake_of_usage(project: Project) -> None:
-    done = project.run("--ssmspec-device", "gpu")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "'gpu' is not a device; give cpu, cuda, cuda:1 or interpreter" in "\n".join(done.errlines)
-    assert "interpreter (Triton's)" in project.run("--help").stdout.str()
-
-
 def test_two_cases_whose_ids_read_alike_keep_apart() -> None:
     class Job:
         def __init__(self, subject: str) -> None:
@@ -226,12 +253,6 @@ def test_two_cases_whose_ids_read_alike_keep_apart() -> None:
     ]
 
 
-def test_a_selection_without_a_case_is_a_mistake_of_usage(project: Project) -> None:
-    done = project.run("--ssmspec-operation", "ssd.scan")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "no case was run, because the selected operations have none; mine: no ssd.scan (not declared)" in done.errlines[0]
-
-
 def test_an_operation_whose_limits_admit_no_case_fails(project: Project) -> None:
     source = project.pytester.path / "src" / "my_kernels.py"
     text = source.read_text().replace("NumericContract())", "NumericContract(), Limits({'advanced': ()}))")
@@ -240,13 +261,6 @@ def test_an_operation_whose_limits_admit_no_case_fails(project: Project) -> None
     assert counts(done) == {"failed": 1}
     assert failed(done) == ["ssmspec::mine::my-window-fast::fp32/sequential::conv.commit"]
     assert "its limits admit no case, so nothing was run" in done.stdout.str()
-
-
-def test_two_adapters_with_one_name_are_refused(project: Project) -> None:
-    (project.pytester.path / "src" / "copied.py").write_text(KERNELS.format(wrong=1, least=0))
-    done = project.run("-o", "ssmspec_adapter=my_kernels:adapter copied:adapter")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "my_kernels:adapter and copied:adapter are both named 'mine'" in done.errlines[0]
 
 
 def test_an_unused_entry_of_the_known_list_fails_the_whole_suite_only(project: Project) -> None:
@@ -258,10 +272,6 @@ def test_an_unused_entry_of_the_known_list_fails_the_whole_suite_only(project: P
     done = project.run(*words, "--ssmspec-tier", "standard")
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     assert "it matches no case that was run" in done.stdout.str()
-    (project.pytester.path / "known.toml").write_text('[[known]]\ncase = "*"\nraeson = "r"\n')
-    misspelt = project.run(*words)
-    assert misspelt.ret == pytest.ExitCode.USAGE_ERROR
-    assert "'raeson' is not a key (did you mean 'reason'?)" in misspelt.errlines[0]
 
 
 def test_the_summary_of_a_failure_is_one_line_in_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,32 +287,3 @@ def test_options_without_an_adapter_are_told(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nssmspec_tier = standard\n")
     done = pytester.runpytest_inprocess("-p", "no:timeout", "-q")
     assert "ssmspec: ssmspec_tier given, but no adapter, so no case was run; give ssmspec_adapter" in done.outlines
-
-
-@pytest.mark.parametrize(
-    ("adapter", "said"),
-    [
-        ("src_broken", "src_broken cannot be imported, because it imports no_such_package: No module named"),
-        ("my_kernels.adapter", "'my_kernels.adapter' has no factory; give my_kernels:adapter or my_kernels.adapter:adapter"),
-    ],
-)
-def test_an_adapter_that_cannot_be_loaded_is_a_mistake_of_usage_in_one_line(
-    project: Project, adapter: str, said: str
-) -> None:
-    (project.pytester.path / "src" / "src_broken.py").write_text("import no_such_package\n")
-    done = project.run("-o", f"ssmspec_adapter={adapter}")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert said in done.errlines[0]
-    assert "Traceback" not in "\n".join(done.errlines)
-
-
-@pytest.mark.parametrize(
-    ("words", "where"),
-    [(("--ssmspec-tier", "smok"), "--ssmspec-tier"), (("-o", "ssmspec_tier=smok"), "ssmspec_tier in the configuration file")],
-)
-def test_a_tier_that_does_not_exist_is_told_with_where_it_was_given(
-    project: Project, words: tuple[str, ...], where: str
-) -> None:
-    done = project.run(*words)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"{where} is 'smok' (did you mean 'smoke'?); it must be one of smoke, standard" in done.errlines[0]

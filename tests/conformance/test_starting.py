@@ -2,18 +2,16 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from conformance.cli import app
 from conformance.errors import AdapterUnavailable, UnknownAdapter, UnknownLimit
 from conformance.refusal import FAILED, REFUSED
 from conformance.run.load import load
 from conformance.run.plan import Selection, plan
 from conformance.smoke import signature
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
+from tests.commands import ends
 
 SSD = files("conformance.starters").joinpath("ssd_operations.py").read_text()
 FAULTS = {
@@ -39,64 +37,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "400"})
-
-
 @pytest.mark.parametrize("starter", FAULTS, ids="_".join)
 def test_what_init_writes_passes_and_a_fault_in_it_is_found_and_placed(starter: tuple[str, ...], folder: Path) -> None:
     name, (level, *recurrence) = "_".join(starter), starter
-    made = call("init", f"my_{name}.py", f"--level={level}", *(f"--recurrence={which}" for which in recurrence))
-    assert made.exit_code == 0, made.output
-    assert f"smoke --adapter my_{name}:adapter" in made.output
-    right = call("run", "--adapter", f"my_{name}:adapter", "--tier", "smoke")
-    assert right.exit_code == 0, right.output
+    words = (f"--level={level}", *(f"--recurrence={which}" for which in recurrence))
+    ends(0, "init", f"my_{name}.py", *words, said=f"smoke --adapter my_{name}:adapter")
+    ends(0, "run", "--adapter", f"my_{name}:adapter", "--tier", "smoke")
     old, new, place = FAULTS[starter]
     source = (folder / f"my_{name}.py").read_text()
     assert source.count(old) == 1
     assert "MODULE" not in source
     (folder / f"my_faulty_{name}.py").write_text(source.replace(old, new))
-    wrong = call("run", "--adapter", f"my_faulty_{name}:adapter", "--tier", "smoke")
-    assert wrong.exit_code == FAILED
-    assert f"diverges  {place}" in wrong.output
-
-
-def test_init_writes_over_nothing_and_into_modules_only(folder: Path) -> None:
-    (folder / "mine.py").write_text("")
-    for name, said in (
-        ("mine.py", "exists; name another file"),
-        ("my-kernel.py", "is not the name of a Python module"),
-        ("mine.txt", "is not the name of a Python module"),
-        ("[red]/my-kernel.py", "[red]/my-kernel.py is not the name of a Python module"),
-    ):
-        made = call("init", name)
-        assert made.exit_code == REFUSED
-        assert said in made.output
-    assert (folder / "mine.py").read_text() == ""
-    generator = call("init", "new.py", "--level", "generator", "--recurrence", "delta")
-    assert generator.exit_code == REFUSED
-    assert "--recurrence is delta" in generator.output
-    assert not (folder / "new.py").exists()
-    nowhere = call("init", "not/there/mine.py")
-    assert nowhere.exit_code == REFUSED
-    assert "not/there is not a folder" in nowhere.output
+    ends(FAILED, "run", "--adapter", f"my_faulty_{name}:adapter", "--tier", "smoke", said=f"diverges  {place}")
+    ends(REFUSED, "init", f"my_{name}.py", said="exists; name another file")
+    assert (folder / f"my_{name}.py").read_text() == source
 
 
 def test_smoke_says_that_an_adapter_is_right(folder: Path) -> None:
-    call("init", "mine_right.py")
-    made = call("smoke", "--adapter", "mine_right:adapter")
-    assert made.exit_code == 0
-    assert (
-        "ok    ssd: ssd.step: called; the outputs fit fp32/ulp=3/sequential; the values are within their bounds"
-        in made.output
-    )
+    said = "ok    ssd: ssd.step: called; the outputs fit fp32/ulp=3/sequential; the values are within their bounds"
+    (folder / "mine_right.py").write_text(SSD)
+    ends(0, "smoke", "--adapter", "mine_right", said=said)
+    ends(REFUSED, "smoke", "--adapter", "mine_right.py:adapter", said="give its module, mine_right:adapter")
 
 
 def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
     (folder / "mine_off.py").write_text(SSD.replace("np.exp(dt * A)", "np.exp(2 * dt * A)"))
-    made = call("smoke", "--adapter", "mine_off:adapter")
-    assert made.exit_code == 0
-    assert "the values are not within their bounds: y is wrong by" in made.output
+    ends(0, "smoke", "--adapter", "mine_off:adapter", said="the values are not within their bounds: y is wrong by")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +70,7 @@ def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
     [
         (1, "def step(S, token, params)", "def step(S, token)", "it raised: TypeError: step() takes 2 positional"),
         (2, "return y, S\n", "return y\n", "wrong number of outputs: it returned 1 output; it must return a tuple of 2"),
-        (3, "return y, S\n", "return y[0], S\n", "it has another shape"),
+        (3, "return y, S\n", "return y[0], S\n", "an output has another shape: y has shape (6, 5)"),
         (4, "return y, S\n", "return y.tolist(), S\n", "an output has another type: y is list; it must be a NumPy array"),
         (5, "    return y, S\n", "    import os; os._exit(9)\n", "its process ended: the process ended with exit code 9"),
         (6, "return y, S\n", "return [y, S]\n", "it returned a list; it must return a tuple of 2: y, S"),
@@ -115,10 +81,8 @@ def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
 ) -> None:
     assert SSD.count(old) == 1
     (folder / f"mine_wrong{number}.py").write_text(SSD.replace(old, new))
-    made = call("smoke", "--adapter", f"mine_wrong{number}:adapter")
-    assert made.exit_code == FAILED
-    assert said.replace("it has another shape", "an output has another shape: y has shape (6, 5)") in made.output
-    assert "needed: ssd.step(S, token, params) -> y, S" in made.output
+    needed = "needed: ssd.step(S, token, params) -> y, S"
+    ends(FAILED, "smoke", "--adapter", f"mine_wrong{number}:adapter", said=(said, needed))
 
 
 @pytest.mark.parametrize(
@@ -142,34 +106,14 @@ def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
 def test_what_is_declared_wrongly_is_refused(old: str, new: str, said: str, folder: Path) -> None:
     name = "mine_declares" + str(abs(hash(new)))
     (folder / f"{name}.py").write_text(SSD.replace(old, new, 1))
-    made = call("smoke", "--adapter", f"{name}:adapter")
-    assert made.exit_code == REFUSED
-    assert said in made.output
-
-
-@pytest.mark.parametrize("command", ["run", "smoke"])
-def test_without_an_adapter_nothing_is_tested_and_the_command_is_refused(command: str, folder: Path) -> None:
-    made = call(command)
-    assert made.exit_code == REFUSED
-    assert "nothing to test: give --adapter MODULE, --program COMMAND, or --adapter reference" in made.output
-    assert not list(folder.iterdir()), "nothing was written"
+    ends(REFUSED, "smoke", "--adapter", f"{name}:adapter", said=said)
 
 
 def test_smoke_of_an_adapter_without_operations_fails(folder: Path) -> None:
     text = SSD.replace('{"ssd.step": step_capability}', "{}")
     assert text != SSD
     (folder / "mine_empty.py").write_text(text)
-    made = call("smoke", "--adapter", "mine_empty")
-    assert made.exit_code == FAILED
-    assert "no subject declares an operation; give each a Capability" in made.output
-
-
-def test_an_adapter_is_named_by_its_module_alone_and_not_by_its_file(folder: Path) -> None:
-    (folder / "mine_alone.py").write_text(SSD)
-    assert call("smoke", "--adapter", "mine_alone").exit_code == 0
-    by_file = call("smoke", "--adapter", "mine_alone.py:adapter")
-    assert by_file.exit_code == REFUSED
-    assert "give its module, mine_alone:adapter" in by_file.output
+    ends(FAILED, "smoke", "--adapter", "mine_empty", said="no subject declares an operation; give each a Capability")
 
 
 def test_a_limit_on_an_axis_that_does_not_exist_is_refused() -> None:

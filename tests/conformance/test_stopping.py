@@ -6,16 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from conformance.cli import app
 from conformance.diagnose import facts
-from conformance.refusal import FAILED, REFUSED
+from conformance.refusal import FAILED, INTERRUPTED
 from conformance.report.badge import RED
-from conformance.report.merge import merge
 from conformance.report.stream import Report, read_report
-
-from ..reports import made, result
+from tests.commands import ends, holds, reported
 
 ADAPTER = """
 import numpy as np
@@ -55,50 +51,45 @@ class Write:
         return f"{name}:adapter"
 
 
-def call(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "160"})
-
-
-def run(folder: Path, adapter: str, *words: str) -> tuple[Result, Report]:
-    done = call("run", "--adapter", adapter, "--in-process", "--report", folder, *words)
-    return done, read_report(folder)
+def run(folder: Path, adapter: str, *words: str, code: int = 0) -> tuple[str, Report]:
+    """What a run prints, on one line, and its report."""
+    said = ends(code, "run", "--adapter", adapter, "--in-process", "--report", folder, *words, columns=160)
+    return said, read_report(folder)
 
 
 @pytest.mark.parametrize(("words", "failed"), [(("-x",), 1), (("--max-failures", "3"), 3)])
 def test_a_run_that_stops_early_is_never_green_and_says_what_it_left(
     write: Write, tmp_path: Path, words: tuple[str, ...], failed: int
 ) -> None:
-    done, report = run(tmp_path / "r", write(factor=1.5), "--explain", "none", *words)
+    shown, report = run(tmp_path / "r", write(factor=1.5), "--explain", "none", *words, code=FAILED)
     counts = Counter(r.verdict for r in report.results if r.case)
     assert counts["fail"] == failed
     assert counts["not-run"] > 10
     assert counts.total() == failed + counts["not-run"]
-    assert done.exit_code == FAILED
     why = f"the run stopped after {failed} case{'s' if failed > 1 else ''} that failed or stayed unknown"
     assert {r.reason for r in report.results if r.verdict == "not-run"} == {why}
-    assert f"{failed} fail, {counts['not-run']} not run" in done.output  # the table
-    assert f"0/{failed}" in done.output
-    assert f"{why}; {counts['not-run']} cases were not run" in " ".join(done.output.replace("│", " ").split())
+    holds(shown, (f"{failed} fail, {counts['not-run']} not run", f"0/{failed}"))  # the table
+    holds(" ".join(shown.replace("│", " ").split()), f"{why}; {counts['not-run']} cases were not run")
     page, badge = ((tmp_path / "r" / name).read_text() for name in ("report.html", "badge.svg"))
-    assert f"Stopped early: {why}" in page
-    assert RED in badge
-    assert f"0 of {failed} pass, {failed} not, {counts['not-run']} not run" in badge
+    holds(page, f"Stopped early: {why}")
+    holds(badge, (RED, f"0 of {failed} pass, {failed} not, {counts['not-run']} not run"))
     junit = (tmp_path / "r" / "junit.xml").read_text()
-    assert f'failures="{failed}" errors="0" skipped="{counts["not-run"]}"' in junit
+    holds(junit, f'failures="{failed}" errors="0" skipped="{counts["not-run"]}"')
 
 
 def test_a_run_with_fewer_failures_than_it_may_have_runs_all(write: Write, tmp_path: Path) -> None:
-    done, report = run(tmp_path / "r", write(raises="len(S) > 16"), "--explain", "none", "--max-failures", "1000")
+    words = ("--explain", "none", "--max-failures", "1000")
+    shown, report = run(tmp_path / "r", write(raises="len(S) > 16"), *words, code=FAILED)
     counts = Counter(r.verdict for r in report.results if r.case)
     assert 0 < counts["fail"] < counts["pass"]
     assert not counts["not-run"]
-    assert "stopped" not in done.output
+    assert "stopped" not in shown
 
 
 def test_a_run_in_several_processes_stops_too(write: Write, tmp_path: Path) -> None:
-    done = call("run", "--adapter", write(factor=1.5), "-x", "--explain", "none", "--jobs", "2", "--report", tmp_path / "r")
-    counts = Counter(r.verdict for r in read_report(tmp_path / "r").results if r.case)
-    assert (done.exit_code, counts["fail"]) == (FAILED, 1)
+    words = ("--adapter", write(factor=1.5), "-x", "--explain", "none", "--jobs", "2")
+    counts = Counter(r.verdict for r in reported(FAILED, *words, report=tmp_path / "r").results if r.case)
+    assert counts["fail"] == 1
     assert counts["not-run"] > 10
 
 
@@ -106,49 +97,8 @@ def test_entries_of_a_known_list_may_belong_to_cases_that_were_left(write: Write
     known = tmp_path / "known.toml"
     entry = 'subject = "kernel"\ncase = "ssd.step/b17,*"\nreason = "r"\nlink = "docs/found.md#x1"\nexpires = 2999-01-01\n'
     known.write_text(f"[[known]]\n{entry}")
-    adapter = write(factor=1.5)
-    done, report = run(tmp_path / "r", adapter, "--explain", "none", "-x", "--known", str(known))
-    assert done.exit_code == FAILED, done.output
+    _, report = run(tmp_path / "r", write(factor=1.5), "--explain", "none", "-x", "--known", str(known), code=FAILED)
     assert not [r for r in report.results if r.failing == "known-list"]
-
-
-def test_what_was_not_run_is_no_longer_run_for_a_comparison(tmp_path: Path) -> None:
-    whole = made(tmp_path / "a", [result(0), result(1)])
-    left = result(1, "not-run", outputs=())
-    made(tmp_path / "b", [result(0), left])
-    said = call("compare", tmp_path / "a", tmp_path / "b")
-    assert said.exit_code == FAILED
-    assert "1 no longer run" in said.output
-    again = call("compare", tmp_path / "b", tmp_path / "a")
-    assert "1 new" in again.output
-    merged = merge([whole], ["a"])
-    assert all(r.verdict == "pass" for r in merged.results)
-
-
-def test_merging_a_part_that_stopped_early_is_not_green(tmp_path: Path) -> None:
-    made(tmp_path / "a", [result(0), result(1, "not-run", outputs=())])
-    assert call("merge", tmp_path / "m", tmp_path / "a").exit_code == FAILED
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--max-failures", "0"), "--max-failures"),
-        (("--max-failures", "-1"), "--max-failures"),
-        (("--max-failures", "two"), "--max-failures"),
-        (("-x", "--max-failures", "2"), "--max-failures 2 has no use: -x stops at the first failure"),
-        (("--explain", "some"), "--explain"),
-        (("--explain", "ful"), "full"),
-        (("-x", "--ray", "local"), "-x has no use: a shard that runs on a cluster is not stopped"),
-    ],
-)
-def test_values_without_a_sense_are_refused_before_anything_runs(
-    write: Write, tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
-    done = call("run", "--adapter", write(factor=1.5), "--report", tmp_path / "r", *words)
-    assert done.exit_code == REFUSED
-    assert said in " ".join(done.output.replace("│", " ").split())
-    assert not (tmp_path / "r").exists()
 
 
 def test_the_table_is_printed_before_the_search_for_causes(
@@ -161,23 +111,22 @@ def test_the_table_is_printed_before_the_search_for_causes(
 
     monkeypatch.setattr(facts, "decides", breaks)
     monkeypatch.setattr(facts, "observe", breaks)
-    done = call("run", "--adapter", write(factor=1.5), "--tier", "smoke", "--in-process", "--report", tmp_path / "r")
-    assert "interrupted" in done.output
-    assert re.search(r"fp32/sequential +[1-9] fail", done.output)
+    words = ("--adapter", write(factor=1.5), "--tier", "smoke", "--in-process", "--report", tmp_path / "r")
+    assert re.search(r"fp32/sequential +[1-9] fail", ends(INTERRUPTED, "run", *words, said="interrupted", columns=160))
 
 
 def test_the_table_is_printed_once(write: Write, tmp_path: Path) -> None:
     for factor in (1.0, 1.5):
-        done, _ = run(tmp_path / str(factor), write(factor=factor), "--tier", "smoke", "--explain", "none")
-        assert done.output.count("fp32/sequential  ") == (2 if factor > 1 else 1)  # with the head of the failure
-    told = done.output
+        words = ("--tier", "smoke", "--explain", "none")
+        told, _ = run(tmp_path / str(factor), write(factor=factor), *words, code=FAILED if factor > 1 else 0)
+        assert told.count("fp32/sequential  ") == (2 if factor > 1 else 1)  # with the head of the failure
     assert told.index("looking for the smallest case") > told.index(" step ") < told.index("smallest case: ")
 
 
 def test_more_is_explained_where_more_is_asked_for(write: Write, tmp_path: Path) -> None:
     adapter, found = write(factor=1.5), {}
     for explain in ("none", "quick", "full"):
-        _, report = run(tmp_path / explain, adapter, "--tier", "smoke", "--explain", explain)
+        _, report = run(tmp_path / explain, adapter, "--tier", "smoke", "--explain", explain, code=FAILED)
         (found[explain],) = report.diagnoses
     assert not found["none"].facts
     assert not found["none"].smallest.startswith("ssd.step/b1,g1,h1,p1,n1/")
@@ -196,22 +145,9 @@ def test_two_green_runs_of_the_same_code_compare_as_equal(write: Write, tmp_path
     drawn = [{r.case for r in report.results if r.drawn} for report in (first, second)]
     assert [len(cases) for cases in drawn] == [2, 2]
     assert drawn[0] != drawn[1]
-    said = call("compare", tmp_path / "5", tmp_path / "6")
-    assert said.exit_code == 0, said.output
-    assert "0 broken, 0 no longer run, 0 fixed, 0 new" in said.output
-    assert "; drawn by the seeds: 2 in the first report only, 2 in the second" in said.output
-    assert "drawn by" not in call("compare", tmp_path / "5", tmp_path / "5").output
-
-
-def test_a_drawn_case_that_fails_has_broken_and_a_tabled_one_that_is_gone_counts(tmp_path: Path) -> None:
-    before = made(tmp_path / "a", [result(0), result(1, drawn=True)])
-    assert before.results[1].drawn
-    made(tmp_path / "b", [result(0), result(2, "fail", 3.0, drawn=True)])
-    said = call("compare", tmp_path / "a", tmp_path / "b")
-    assert said.exit_code == FAILED
-    assert "1 broken, 0 no longer run" in said.output
-    made(tmp_path / "c", [result(2, drawn=True)])
-    assert "0 broken, 1 no longer run" in call("compare", tmp_path / "a", tmp_path / "c").output
+    said = "0 broken, 0 no longer run, 0 fixed, 0 new", "; drawn by the seeds: 2 in the first report only, 2 in the second"
+    ends(0, "compare", tmp_path / "5", tmp_path / "6", said=said)
+    assert "drawn by" not in ends(0, "compare", tmp_path / "5", tmp_path / "5")
 
 
 @pytest.mark.parametrize(
@@ -230,25 +166,24 @@ def test_a_drawn_case_that_fails_has_broken_and_a_tabled_one_that_is_gone_counts
 def test_a_case_that_raises_prints_the_limits_that_leave_it_out_and_pasted_they_do(
     write: Write, tmp_path: Path, raises: str, limits: str, line: str | None
 ) -> None:
-    done, report = run(tmp_path / "a", write(raises, limits=limits), "--explain", "quick", "--seed", "5")
-    assert done.exit_code == FAILED
+    _, report = run(tmp_path / "a", write(raises, limits=limits), "--explain", "quick", "--seed", "5", code=FAILED)
     (found,) = report.diagnoses
     told = found.facts["takes"]
     assert line is None or told.endswith(f"declare {line}")
     pasted = told.partition("declare limits=")[2]
-    done, report = run(tmp_path / "b", write(raises, limits=pasted), "--explain", "none", "--seed", "5")
-    assert done.exit_code == 0, (told, done.output)
+    _, report = run(tmp_path / "b", write(raises, limits=pasted), "--explain", "none", "--seed", "5")
     assert sum(r.verdict == "pass" for r in report.results) > 20
 
 
 def test_what_raises_everywhere_is_no_limit(write: Write, tmp_path: Path) -> None:
-    _, report = run(tmp_path / "a", write("True"), "--tier", "smoke", "--explain", "quick")
+    _, report = run(tmp_path / "a", write("True"), "--tier", "smoke", "--explain", "quick", code=FAILED)
     (found,) = report.diagnoses
     assert "takes" not in found.facts
 
 
 def test_options_that_passing_cases_have_too_are_not_named(write: Write, tmp_path: Path) -> None:
-    _, report = run(tmp_path / "a", write("token.z is not None", limits="Limits()"), "--explain", "none", "--seed", "5")
+    adapter = write("token.z is not None", limits="Limits()")
+    _, report = run(tmp_path / "a", adapter, "--explain", "none", "--seed", "5", code=FAILED)
     (found,) = report.diagnoses
     assert found.facts["takes"].startswith("if it does not take z=on, declare ")
 

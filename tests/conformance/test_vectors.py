@@ -36,17 +36,8 @@ def test_the_schema_is_that_of_the_index() -> None:
 
 def test_every_pure_operation_has_vectors_and_all_are_small() -> None:
     assert {v.operation for v in INDEX.vectors} == {name for name in OPERATIONS if (FOLDER / f"{name}.safetensors").exists()}
-    assert {v.operation.split(".")[0] for v in INDEX.vectors} == {
-        "conv",
-        "selective",
-        "ssd",
-        "delta",
-        "shortconv",
-        "mamba3",
-        "attention",
-        "acceptance",
-        "draft",
-    }
+    kinds = {"conv", "selective", "ssd", "delta", "shortconv", "mamba3", "attention", "acceptance", "draft"}
+    assert {v.operation.split(".")[0] for v in INDEX.vectors} == kinds
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.suffix in (".safetensors", ".json")) < 2_600_000
 
 
@@ -109,26 +100,26 @@ def built(folder: Path, *flags: str) -> Path:
     return program
 
 
+STEP = FOLDER / "ssd.step.safetensors"
+
+
+def judges(code: int, program: Path, vectors: Path, said: str) -> None:
+    done = subprocess.run([program, vectors], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr
+
+
 def test_the_example_in_cpp_builds_and_judges(tmp_path: Path) -> None:
     program = built(tmp_path)
-    right = subprocess.run([program, FOLDER / "ssd.step.safetensors"], capture_output=True, text=True, check=False)
-    assert right.returncode == 0, right.stdout + right.stderr
-    assert f"{sum(v.operation == 'ssd.step' for v in INDEX.vectors)} vectors, 0 failed" in right.stdout
     cut = tmp_path / "cut.safetensors"
-    cut.write_bytes((FOLDER / "ssd.step.safetensors").read_bytes()[:-8])
-    refused = subprocess.run([program, cut], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert "lies beyond the end" in refused.stderr
-    absent = subprocess.run([program, tmp_path / "none"], capture_output=True, text=True, check=False)
-    assert (absent.returncode, "cannot be opened" in absent.stderr) == (2, True)
+    cut.write_bytes(STEP.read_bytes()[:-8])
+    judges(0, program, STEP, f"{sum(v.operation == 'ssd.step' for v in INDEX.vectors)} vectors, 0 failed")
+    judges(2, program, cut, "lies beyond the end")
+    judges(2, program, tmp_path / "none", "cannot be opened")
 
 
 def test_the_example_in_cpp_fails_a_planted_fault(tmp_path: Path) -> None:
-    wrong = subprocess.run(
-        [built(tmp_path, "-DPLANTED_FAULT"), FOLDER / "ssd.step.safetensors"], capture_output=True, check=False
-    )
-    assert wrong.returncode == 1
-    assert b"FAIL" in wrong.stdout
+    judges(1, built(tmp_path, "-DPLANTED_FAULT"), STEP, "FAIL")
 
 
 def test_a_rerun_keeps_last_bits_and_nothing_more() -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,51 +11,31 @@ from typing import Any
 import pytest
 import torch
 from redis import Redis
-from typer.testing import CliRunner
 
 from conformance.faults.decoding import sequences
 from conformance.refusal import REFUSED
-from property_tests.campaigns.campaign import TARGETED, Campaign, read
+from property_tests.campaigns.campaign import TARGETED, read
 from property_tests.campaigns.database import open_database
 from property_tests.cli import app
 from property_tests.drawing.profiles import PROFILES
 from property_tests.sessions.hunt import hunt
 from property_tests.sessions.machine import machine
 from ssmspec_ref.contract import FLOAT64, Adapter, Decoding
+from tests.commands import ends
 
+from .campaigns import NONE, campaign, module, started
 from .servers import redis_server
-
-REFERENCE = "conformance.adapters.sequences:adapter"
-FAULTY = """
-from conformance.faults.decoding import sequences
-from ssmspec_ref.contract import Adapter, FLOAT64, Decoding
-
-
-def adapter():
-    return Adapter("faulty", "1", decodings=(Decoding("faulty", sequences.LosesLastToken, FLOAT64, trees=True),))
-"""
-NONE = """
-from ssmspec_ref.contract import Adapter, Subject
-
-
-def adapter():
-    return Adapter("faulty", "1", (Subject("s", {}),))
-"""
 
 
 def parts(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "parts.jsonl").read_text().splitlines()]
 
 
-def small(folder: Path, **given: Any) -> Campaign:
-    return Campaign(REFERENCE, folder, profile="ci", examples=2, **given)
-
-
 def test_two_campaigns_of_one_seed_have_the_same_examples(tmp_path: Path) -> None:
     """Over four parts, the last of which climbs, and with a database that the first campaign has written to."""
     shared = str(tmp_path / "shared")
     for name, seed in (("one", 5), ("two", 5), ("three", 6)):
-        assert small(tmp_path / name, seed=seed, database=shared).run(9, most=TARGETED) is None
+        assert campaign(tmp_path / name, seed=seed, database=shared).run(9, most=TARGETED) is None
     one, two, three = ([part["digest"] for part in parts(tmp_path / name)] for name in ("one", "two", "three"))
     assert one == two
     assert not set(one) & set(three)
@@ -64,15 +43,15 @@ def test_two_campaigns_of_one_seed_have_the_same_examples(tmp_path: Path) -> Non
 
 
 def test_a_campaign_goes_on_behind_its_last_whole_part(tmp_path: Path) -> None:
-    small(tmp_path).run(9, most=1)
+    campaign(tmp_path).run(9, most=1)
     whole = (tmp_path / "parts.jsonl").read_text()
     (tmp_path / "parts.jsonl").write_text(whole + whole[:50])
-    assert next(small(tmp_path).numbers()) == 1
-    assert next(small(tmp_path, seed=7).numbers()) == 0
+    assert next(campaign(tmp_path).numbers()) == 1
+    assert next(campaign(tmp_path, seed=7).numbers()) == 0
 
 
 def test_shards_share_the_parts_and_their_reports_merge(tmp_path: Path) -> None:
-    workers = [small(tmp_path / str(i), shard=(i, 2)) for i in range(2)]
+    workers = [campaign(tmp_path / str(i), shard=(i, 2)) for i in range(2)]
     assert [list(islice(worker.numbers(), 3)) for worker in workers] == [[0, 2, 4], [1, 3, 5]]
     for worker in workers:
         worker.run(9, most=1)
@@ -88,34 +67,19 @@ def test_shards_share_the_parts_and_their_reports_merge(tmp_path: Path) -> None:
 
 def test_no_part_begins_behind_the_time(tmp_path: Path) -> None:
     ticks = iter([0.0, *([61.0] * 9)])
-    campaign = small(tmp_path, clock=lambda: next(ticks))
-    assert campaign.run(1.0) is None
+    assert campaign(tmp_path, clock=lambda: next(ticks)).run(1.0) is None
     assert not (tmp_path / "parts.jsonl").exists()
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    (tmp_path / "one_fault.py").write_text(FAULTY)
-
-    def run(name: str, database: str, seed: int) -> "subprocess.CompletedProcess[str]":
-        given = {"adapter": "one_fault:adapter", "profile": "ci", "examples": 60, "parts": 1, "seed": seed}
-        given |= {"database": database, "folder": tmp_path / name}
-        options = [word for key, value in given.items() for word in (f"--{key}", str(value))]
-        command = [sys.executable, "-P", "-c", "from conformance.main import main; main()", "fuzz", *options]
-        place = os.environ | {"PYTHONPATH": str(tmp_path)}
-        return subprocess.run(command, capture_output=True, text=True, env=place, check=False)
-
-    return run
-
-
-def test_two_workers_share_a_failure_through_a_real_redis_server(tmp_path: Path, worker: Any) -> None:
+def test_two_workers_share_a_failure_through_a_real_redis_server(tmp_path: Path) -> None:
     """The second one, with another seed, fails at its first example, and not later; the server holds Hypothesis' examples."""
-    with redis_server(tmp_path) as address:
-        first = worker("first", address, 1)
-        with Redis.from_url(address) as server:
-            held = server.keys()
-        second = worker("second", address, 2)
-    assert first.returncode == second.returncode == 1, first.stderr + second.stderr
+    adapter, held = module(tmp_path, "one_fault"), list[bytes]()
+    with redis_server(tmp_path) as address, Redis.from_url(address) as server:
+        for name, seed in (("first", 1), ("second", 2)):
+            with started(tmp_path / name, adapter, database=address, seed=seed) as worker:
+                _, errors = worker.communicate(timeout=300)
+            assert worker.returncode == 1, errors
+            held = held or server.keys()
     assert [key for key in held if b"one_fault:adapter ci cpu" in key], held
     found, again = parts(tmp_path / "first")[0]["failure"], parts(tmp_path / "second")[0]["failure"]
     assert again["at"] == 1 < found["at"]
@@ -155,7 +119,6 @@ def only(fault: type[sequences.Right]) -> Adapter:
     ("words", "said"),
     [
         (["--adapter", "no_decodings:adapter"], "MalformedAdapter: faulty declares no decodings"),
-        (["--adapter", REFERENCE, "--folder", "no_decodings.py"], "OptionError: --folder no_decodings.py cannot be a folder"),
         (["--device", "cuda"], "--device cuda needs a GPU"),
     ],
 )
@@ -163,9 +126,7 @@ def test_what_cannot_be_fuzzed_is_refused_before_an_example_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
 ) -> None:
     """The module lies in the working folder, where `ssmspec conform run` finds it too."""
-    (tmp_path / "no_decodings.py").write_text(NONE)
+    module(tmp_path, "no_decodings", given=NONE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    made = CliRunner().invoke(app, [*words, "--parts", "1"], env={"COLUMNS": "200"})
-    assert made.exit_code == REFUSED, made.output
-    assert said in made.output
+    ends(REFUSED, *words, "--parts", 1, said=said, app=app)

@@ -11,22 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from conformance.progress.lines import StoreError
 from conformance.refusal import FAILED, REFUSED
 from property_tests.campaigns import database
 from property_tests.campaigns.campaign import read
 from property_tests.campaigns.database import DatabaseUnavailable
-from property_tests.cli import app
 from property_tests.store import failures, state
 
-from .test_campaign_store import REFERENCE, STORES, campaign, part
+from .campaigns import REFERENCE, campaign, part, plays, report
+from .test_campaign_store import STORES
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def report(*folders: Path) -> Result:
-    return CliRunner().invoke(app, ["report", *map(str, folders)], env={"COLUMNS": "300"})
 
 
 @pytest.fixture
@@ -105,23 +101,11 @@ def test_a_report_of_several_shows_the_failures_beside_a_worker_without_a_batch(
     (early / "examples" / "key" / "value").write_bytes(b"\0")
     (damaged / "parts.jsonl").write_text("{}\n")
     failures.save(damaged, "# Deviation: beside the damage\n")
-    made = report(killed, found, early, tmp_path / "never", damaged)
-    assert made.exit_code == FAILED
-    assert "2 failures" in made.output
-    assert "deviates: Deviation: faulty" in made.output
-    assert "deviates: Deviation: beside the damage" in made.output
-    for folder in (killed, early, tmp_path / "never"):
-        assert f"unfinished: {folder}" in made.output
-    assert f"not read: {damaged / 'parts.jsonl'}, line 1, is damaged" in made.output
-    assert report(killed, early).exit_code == REFUSED, "nothing was done at all"
-
-
-def test_a_worker_without_a_batch_is_no_success(tmp_path: Path) -> None:
-    green = tmp_path / "green"
-    words = ["--adapter", REFERENCE, "--profile", "ci", "--examples", "1", "--parts", "1", "--folder", str(green)]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    assert report(green).exit_code == 0
-    assert report(green, tmp_path / "never").exit_code == FAILED
+    said = ["2 failures", "deviates: Deviation: faulty", "deviates: Deviation: beside the damage"]
+    said += [f"unfinished: {folder}" for folder in (killed, early, tmp_path / "never")]
+    said += [f"not read: {damaged / 'parts.jsonl'}, line 1, is damaged"]
+    report(FAILED, killed, found, early, tmp_path / "never", damaged, said=said)
+    report(REFUSED, killed, early)  # nothing was done at all
 
 
 FILES = ("failures/0123456789abcdef.py", "parts.jsonl", "report.json")
@@ -135,14 +119,9 @@ def test_a_store_that_holds_no_file_is_refused_by_its_name(tmp_path: Path, name:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).unlink(missing_ok=True)
     make(tmp_path / name)
-    made = report(tmp_path)
-    assert made.exit_code == REFUSED
-    assert f"{tmp_path / name} cannot be read (it is not a regular file)" in made.output
+    report(REFUSED, tmp_path, said=f"{tmp_path / name} cannot be read (it is not a regular file)")
     if name != "report.json":  # it is replaced
-        words = ["--adapter", REFERENCE, "--folder", str(tmp_path), "--parts", "1"]
-        made = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
-        assert made.exit_code == REFUSED, made.output
-        assert "cannot be read (it is not a regular file)" in made.output
+        plays(REFUSED, "--folder", tmp_path, said="cannot be read (it is not a regular file)")
 
 
 def test_a_failure_is_saved_where_something_else_has_its_name(tmp_path: Path) -> None:
@@ -163,31 +142,31 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize("line", [*map(json.dumps, DAMAGED), "[" * 100_000, '{"head":' + "[" * 100_000, "\ud800"])
+GLUED = '{"head": {}, "num{"head": {}, "number": 1}'
+
+
+@pytest.mark.parametrize("line", [*map(json.dumps, DAMAGED), GLUED, "[" * 100_000, '{"head":' + "[" * 100_000, "\ud800"])
 def test_a_damaged_line_of_batches_is_refused_by_its_place(tmp_path: Path, line: str) -> None:
-    (tmp_path / "parts.jsonl").write_bytes(line.encode(errors="surrogatepass") + b"\n")
-    made = report(tmp_path)
-    assert made.exit_code == REFUSED
-    assert "parts.jsonl, line 1, is damaged" in made.output
-    assert "Traceback" not in made.output
+    campaign(tmp_path).keep(part(0))
+    with (tmp_path / "parts.jsonl").open("ab") as stream:
+        stream.write(line.encode(errors="surrogatepass") + b"\n")
+    with pytest.raises(StoreError, match=r"parts\.jsonl, line 2, is damaged"):
+        read([tmp_path])
+    assert "Traceback" not in report(REFUSED, tmp_path, said="parts.jsonl, line 2, is damaged")
 
 
 @pytest.mark.parametrize("line", ["{}", '{"key": "xy", "value": "00"}', '{"key": 5, "value": "00"}', "[" * 100_000])
 def test_a_damaged_line_of_what_is_not_sent_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "unsent.jsonl").write_text(line + "\n")
-    words = ["--adapter", REFERENCE, "--folder", str(tmp_path), "--database", str(tmp_path / "shared")]
-    made = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
-    assert made.exit_code == REFUSED, made.output
-    assert "unsent.jsonl, line 1, is damaged" in made.output
+    words = ("--folder", tmp_path, "--database", tmp_path / "shared")
+    plays(REFUSED, *words, said="unsent.jsonl, line 1, is damaged")
 
 
 @pytest.mark.parametrize(("text", "said"), [("{}", ""), ("[" * 100_000, "is not the report"), ('{"schema": 2}', "")])
 def test_a_report_without_a_state_is_not_one_that_finished(tmp_path: Path, text: str, said: str) -> None:
     campaign(tmp_path).keep(part(0))
     (tmp_path / "report.json").write_text(text)
-    made = report(tmp_path)
-    assert made.exit_code == (REFUSED if said else FAILED if "schema" in text else 0)
-    assert said in made.output
+    report(REFUSED if said else FAILED if "schema" in text else 0, tmp_path, said=said)
 
 
 def test_planted_a_campaign_that_removes_the_topmost_folder_is_seen(

@@ -2,9 +2,9 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase
 from redis import Redis
-from typer.testing import CliRunner
 
 from conformance.progress import lines
 from conformance.progress.lines import StoreError
@@ -21,47 +20,13 @@ from property_tests.campaigns import campaign as campaigns
 from property_tests.campaigns.campaign import Campaign, Played, read
 from property_tests.campaigns.database import DatabaseUnavailable, open_database
 from property_tests.campaigns.on_ray import Running
-from property_tests.cli import app
 from property_tests.store import failures, state
 from property_tests.store.synced import AGAIN, Synced
 
+from .campaigns import REFERENCE, campaign, module, part, played, plays, report, started
 from .servers import redis_server
 
 STORES = Path(__file__).parent / "stores"
-REFERENCE = "conformance.adapters.sequences:adapter"
-FAULTY = """
-from conformance.faults.decoding import sequences
-from ssmspec_ref.contract import Adapter, FLOAT64, Decoding
-
-
-def adapter():
-    return Adapter("faulty", "1", decodings=(Decoding("faulty", sequences.LosesLastToken, FLOAT64, trees=True),))
-"""
-ENDS = """
-import sys
-from conformance.faults.decoding import sequences
-from ssmspec_ref.contract import Adapter, FLOAT64, Decoding
-
-
-class Ends(sequences.Right):
-    def verify(self, *given, **more):
-        sys.exit(0)
-
-
-def adapter():
-    return Adapter("ends", "1", decodings=(Decoding("ends", Ends, FLOAT64, trees=True),))
-"""
-
-
-def part(number: int, failure: str = "") -> Played:
-    """A part as a campaign writes it down."""
-    line = {"schema": lines.SCHEMA, "head": {}, "number": number, "examples": 1, "reached": {}, "decodings": {}, "used": {}}
-    said = {"message": failure, "at": 1} if failure else None
-    return Played({**line, "worst": None, "failure": said}, f"# {failure}\nraise AssertionError\n" if failure else "")
-
-
-def campaign(folder: Path, **given: Any) -> Campaign:
-    return Campaign(REFERENCE, folder, profile="ci", examples=2, **given)
 
 
 def test_what_is_written_after_a_cut_line_is_read(tmp_path: Path) -> None:
@@ -86,20 +51,8 @@ def test_what_a_terminal_would_obey_is_escaped_where_a_store_is_read(tmp_path: P
     with (tmp_path / "parts.jsonl").open("a") as stream:
         stream.write(json.dumps(line) + "\n")
     for words in ([], ["--markdown"]):
-        shown = CliRunner().invoke(app, ["report", str(tmp_path), *words])
-        assert shown.exit_code == FAILED
-        assert not {"\x1b]", "\x07", "\0"} & {*(shown.output[n : n + 2] for n in range(len(shown.output))), *shown.output}
-        assert "title" in shown.output
-
-
-def test_a_damaged_line_is_refused_by_its_place(tmp_path: Path) -> None:
-    campaign(tmp_path).keep(part(0))
-    with (tmp_path / "parts.jsonl").open("a") as stream:
-        stream.write('{"head": {}, "num{"head": {}, "number": 1}\n')
-    with pytest.raises(StoreError, match=r"parts\.jsonl, line 2, is damaged"):
-        read([tmp_path])
-    made = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert made.exit_code == REFUSED
+        shown = report(FAILED, tmp_path, *words, said="title")
+        assert not any(escaped in shown for escaped in ("\x1b]", "\x07", "\0"))
 
 
 def test_a_failure_is_named_by_its_content_and_stays_after_triage(tmp_path: Path) -> None:
@@ -132,9 +85,6 @@ def test_a_failure_whose_part_was_not_written_down_is_reported(tmp_path: Path, m
 def test_a_failure_that_the_disk_refuses_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(folder: Path, program: str) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(campaigns.failures, "save", full)
     with pytest.raises(OSError, match="No space"):
         campaign(tmp_path).keep(part(0, "Deviation: seen"))
@@ -149,13 +99,14 @@ def full(*given: Any, **more: Any) -> Any:
 def test_a_failure_found_on_a_full_disk_is_told_kept_in_the_database_and_ends_with_three(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "faulty_on_a_full_disk.py").write_text(FAULTY)
+    adapter = module(tmp_path, "faulty_on_a_full_disk")
     monkeypatch.chdir(tmp_path)
-    module, name = {
+    home, name = {
         "program": (failures, "write"), "line": (campaigns.lines, "append"), "report": (state, "finish"),
     }[where]  # fmt: skip
-    monkeypatch.setattr(module, name, full)
-    made = CliRunner().invoke(app, [*FUZZ, "faulty_on_a_full_disk:adapter", "--folder", "here"])
+    monkeypatch.setattr(home, name, full)
+    words = ("--minutes", 5, "--examples", 20, "--folder", "here")
+    made = played(*words, adapter=adapter)
     assert made.exit_code == BROKEN, made.output
     assert made.stderr.splitlines()[-1] == (
         "RunBroken: here cannot be written (No space left on device); free some space, and run the same command again"
@@ -165,12 +116,8 @@ def test_a_failure_found_on_a_full_disk_is_told_kept_in_the_database_and_ends_wi
     assert [*(tmp_path / "here" / "examples").rglob("*")]
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    again = CliRunner().invoke(app, [*FUZZ, "faulty_on_a_full_disk:adapter", "--folder", "here", "--seed", "77"])
-    assert again.exit_code == FAILED
-    assert "LosesLastToken" in again.output or "deviates" in again.output
-
-
-FUZZ = ["--minutes", "5", "--parts", "1", "--examples", "20", "--profile", "ci", "--adapter"]
+    again = plays(FAILED, *words, "--seed", 77, adapter=adapter)
+    assert "LosesLastToken" in again or "deviates" in again
 
 
 class OneBatch:
@@ -225,35 +172,33 @@ def test_a_store_of_this_or_an_older_version_is_read(version: int) -> None:
     assert len(found["failures"]) == 1
     assert found["failures"][0]["message"].startswith("Deviation: faulty")
     assert found["unfinished"] == []
-    made = CliRunner().invoke(app, ["report", str(STORES / f"version_{version}")])
-    assert made.exit_code == FAILED
+    report(FAILED, STORES / f"version_{version}")
 
 
 @pytest.mark.parametrize("left", ["parts.jsonl", "report.json", "failures"])
 def test_a_store_of_a_newer_version_is_refused_by_name(tmp_path: Path, left: str) -> None:
     """Each of its files alone, among those of this version."""
-    shutil.copytree(STORES / "version_2", tmp_path / "store")
-    newer = STORES / "version_3" / left
-    shutil.copytree(newer, tmp_path / "store" / left, dirs_exist_ok=True) if newer.is_dir() else shutil.copy(
-        newer, tmp_path / "store" / left
-    )
+    store = shutil.copytree(STORES / "version_2", tmp_path / "store")
+    changed = 0
+    for path in (store / left).rglob("*") if (store / left).is_dir() else [store / left]:
+        text = path.read_text()
+        path.write_text(re.sub(r'(schema"?:? )2', r"\g<1>3", text))
+        changed += path.read_text() != text
+    assert changed
     with pytest.raises(StoreError, match=f"{left}.* has schema version 3; this ssmspec reads 1 to 2"):
         read([tmp_path / "store"])
 
 
 def test_an_unfinished_worker_is_not_green(tmp_path: Path) -> None:
     """Its report of before is gone, and `report` exits with 1 until it comes to its end."""
-    words = ["--adapter", REFERENCE, "--profile", "ci", "--examples", "1", "--folder", str(tmp_path)]
-    assert CliRunner().invoke(app, [*words, "--parts", "1"]).exit_code == 0
-    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0
+    words = ("--examples", 1, "--folder", tmp_path)
+    plays(0, *words)
+    report(0, tmp_path)
+    report(FAILED, tmp_path, tmp_path.with_name("never"))
     state.begin(tmp_path)
-    made = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert made.exit_code == FAILED
-    assert "unfinished" in made.output
+    report(FAILED, tmp_path, said="unfinished")
     with state.owned(tmp_path):
-        made = CliRunner().invoke(app, [*words, "--parts", "1"])
-    assert made.exit_code == REFUSED
-    assert "another campaign runs in" in made.output
+        plays(REFUSED, *words, said="another campaign runs in")
 
 
 @pytest.mark.parametrize(
@@ -266,30 +211,17 @@ def test_exit_codes_tell_what_ended_a_campaign(
         raise error
 
     monkeypatch.setattr(Campaign, "play", broken)
-    made = CliRunner().invoke(app, ["--adapter", REFERENCE, "--folder", str(tmp_path), "--parts", "1"])
-    assert made.exit_code == code, made.output
+    plays(code, "--folder", tmp_path)
     assert not state.finished(tmp_path)
 
 
 def test_a_campaign_without_a_part_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Campaign, "numbers", lambda campaign: iter(()))
-    made = CliRunner().invoke(app, ["--adapter", REFERENCE, "--folder", str(tmp_path)])
-    assert made.exit_code == REFUSED
-    assert "has no finished batch" in made.output
-
-
-def started(folder: Path, adapter: str, **given: Any) -> "subprocess.Popen[str]":
-    """`ssmspec fuzz` over a module that lies in the parent of its folder."""
-    given = {"adapter": adapter, "profile": "ci", "examples": 60, "parts": 1, "folder": folder, **given}
-    options = [word for key, value in given.items() for word in (f"--{key}", str(value))]
-    command = [sys.executable, "-P", "-c", "from conformance.main import main; main()", "fuzz", *options]
-    place = os.environ | {"PYTHONPATH": str(folder.parent)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=place)
+    plays(REFUSED, "--folder", tmp_path, said="has no finished batch")
 
 
 def test_an_implementation_that_ends_the_process_is_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "ends.py").write_text(ENDS)
-    with started(tmp_path / "out", "ends:adapter", examples=5) as worker:
+    with started(tmp_path / "out", module(tmp_path, "ends", "Ends"), examples=5) as worker:
         out, errors = worker.communicate(timeout=120)
     assert worker.returncode == FAILED, errors
     assert "SystemExit" in out
@@ -376,11 +308,11 @@ def test_what_fails_while_the_shared_database_is_away_is_sent_later(
 
 def test_a_campaign_goes_on_when_redis_dies_and_sends_its_failure_later(tmp_path: Path) -> None:
     """The server dies after the campaign began; the failure is in the folder, and the next campaign there sends it."""
-    (tmp_path / "one_fault.py").write_text(FAULTY)
+    adapter = module(tmp_path, "one_fault")
     (tmp_path / "first").mkdir()
     with redis_server(tmp_path / "first") as address:
-        worker = started(tmp_path / "out", "one_fault:adapter", database=address, examples=200, seed=2)
-        for _ in range(600):
+        worker = started(tmp_path / "out", adapter, database=address, examples=200, seed=2)
+        for _ in range(6000):
             if state.REPORT in os.listdir(tmp_path / "out") if (tmp_path / "out").exists() else False:
                 break
             time.sleep(0.02)
@@ -390,7 +322,7 @@ def test_a_campaign_goes_on_when_redis_dies_and_sends_its_failure_later(tmp_path
     assert len(failures.kept(tmp_path / "out")) == 1
     assert lines.read(tmp_path / "out" / "unsent.jsonl")
     with redis_server(tmp_path / "first") as address:
-        worker = started(tmp_path / "out", "one_fault:adapter", database=address, examples=2, seed=2)
+        worker = started(tmp_path / "out", adapter, database=address, examples=2, seed=2)
         _, errors = worker.communicate(timeout=120)
         assert "answers again: sent" in errors
         with Redis.from_url(address) as server:
@@ -410,20 +342,10 @@ def test_a_campaign_goes_on_when_redis_dies_and_sends_its_failure_later(tmp_path
 )
 def test_a_database_that_cannot_be_used_is_refused_before_any_example(tmp_path: Path, place: str, said: str) -> None:
     (tmp_path / "file").write_text("")
+    place = place.replace("FILE", str(tmp_path / "file"))
     with pytest.raises(DatabaseUnavailable, match=said):
-        open_database(place.replace("FILE", str(tmp_path / "file")), tmp_path)
-    made = CliRunner().invoke(
-        app,
-        [
-            "--adapter",
-            REFERENCE,
-            "--folder",
-            str(tmp_path / "out"),
-            "--database",
-            place.replace("FILE", str(tmp_path / "file")),
-        ],
-    )
-    assert made.exit_code == REFUSED
+        open_database(place, tmp_path)
+    plays(REFUSED, "--folder", tmp_path / "out", "--database", place)
     assert not (tmp_path / "out" / "parts.jsonl").exists()
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from typer.testing import CliRunner
 
 from conformance.refusal import FAILED, REFUSED
 from conformance.run.load import load
@@ -18,6 +17,7 @@ from property_tests.campaigns.operations import cases, ranges
 from property_tests.cli import app
 from property_tests.store import failures
 from ssmspec_ref.contract import Limits
+from tests.commands import ends
 
 KERNEL = '''
 """An SSD step that forgets one channel with three rows or more, six channels or more, and few states."""
@@ -75,28 +75,22 @@ def test_a_fault_that_no_table_reaches_is_found_cut_down_kept_and_found_again(tm
     jobs, _ = plan({kernel: load(kernel)}, Selection(tier="standard"))
     sizes = [job.case.sizes for job in jobs]
     assert not any(size["b"] >= 3 and size["p"] >= 6 and size["n"] <= 8 for size in sizes), "a table has it"
-    made = CliRunner().invoke(app, words(kernel, "one", 1))
-    assert made.exit_code == FAILED, made.output
+    ends(FAILED, *words(kernel, "one", 1), app=app)
     (kept,) = failures.kept(tmp_path / "one")
     assert "ssd.step/b3,g1,h1,p6,n1/plain" in kept.message
     again = subprocess.run([sys.executable, str(kept.path)], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert again.returncode == FAILED, again.stdout + again.stderr
-    made = CliRunner().invoke(app, [*words(kernel, "two", 2, 1), "--database", "one/examples"])
-    assert made.exit_code == FAILED, made.output
+    ends(FAILED, *words(kernel, "two", 2, 1), "--database", "one/examples", app=app)
     assert [one.message for one in failures.kept(tmp_path / "two")] == [kept.message]
 
 
 def test_the_same_seed_draws_the_same_cases_of_a_right_kernel(tmp_path: Path, kernel: str) -> None:
     digests = []
     for name, seed in (("one", 1), ("two", 1), ("three", 2)):
-        made = CliRunner().invoke(app, words("right_step:adapter", name, seed, 30))
-        assert made.exit_code == 0, made.output
-        assert f"seed {seed};" in made.output
+        ends(0, *words("right_step:adapter", name, seed, 30), said=f"seed {seed};", app=app)
         digests.append(json.loads((tmp_path / name / "parts.jsonl").read_text())["digest"])
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_an_operation_that_the_adapter_lacks_is_refused(kernel: str) -> None:
-    made = CliRunner().invoke(app, ["--adapter", kernel, "--operation", "conv.*"])
-    assert made.exit_code == REFUSED
-    assert "UnknownCase" in made.output
+    ends(REFUSED, "--adapter", kernel, "--operation", "conv.*", said="UnknownCase", app=app)

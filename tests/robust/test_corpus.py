@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.commands import ROOT
 from tests.fast.serve.serving import Ask
-from tests.robust.command import ROOT
 from tests.robust.requests import answer, corpus
 from tests.robust.test_server import ASK, Server
 

@@ -16,7 +16,7 @@ from conformance.refusal import FAILED, REFUSED
 from conformance.report import artefacts
 from conformance.report.badge import GREEN, RED, YELLOW
 from conformance.report.stream import Footer, Report, read_report
-from tests.robust.command import call, done
+from tests.commands import done, ends, holds, reported
 
 pytestmark = pytest.mark.timeout(900)
 FORGES = '''
@@ -81,7 +81,7 @@ def forged(folder: Path, right: bool) -> tuple[str, ...]:
     """The words of a run whose report was forged; its judge was killed."""
     (folder / "forges.py").write_text(FORGES.format(here=str(folder), right=right))
     words = ("run", "--adapter", "forges:adapter", "--tier", "smoke", "--seed", 7, "--report", folder / "report")
-    assert done(*words, folder=folder).returncode == -signal.SIGKILL
+    done(*words, folder=folder, code=-signal.SIGKILL)
     lines = [json.loads(line) for line in (folder / "report" / "report.jsonl").read_text().splitlines()]
     found = [line["verdict"] for line in lines if line.get("case")]
     assert found.count("pass") >= 8
@@ -92,9 +92,8 @@ def forged(folder: Path, right: bool) -> tuple[str, ...]:
 
 def test_failures_that_a_worker_turned_into_passes_are_run_again(tmp_path: Path) -> None:
     words = forged(tmp_path, right=False)
-    again = done(*words, "--resume", folder=tmp_path)
-    assert again.returncode == FAILED, again.stderr
-    assert "of the interrupted run: 0 kept, 8 run again (--keep-passed keeps what passed)" in again.stderr
+    said = "of the interrupted run: 0 kept, 8 run again (--keep-passed keeps what passed)"
+    done(*words, "--resume", folder=tmp_path, code=FAILED, said=said)
     report, drawn = read_report(tmp_path / "report"), (tmp_path / "report" / "badge.svg").read_text()
     assert {r.verdict for r in report.results if r.case} == {"fail"}
     assert RED in drawn
@@ -106,12 +105,10 @@ def test_a_worker_that_is_right_in_the_second_run_has_to_be_right_in_every_case(
     adapter, its lines count, but the badge is not green."""
     words = forged(tmp_path, right=True)
     lines = (tmp_path / "report" / "report.jsonl").read_bytes()
-    trusted = done(*words, "--resume", "--keep-passed", folder=tmp_path)
-    assert trusted.returncode == 0, trusted.stderr
+    trusted = done(*words, "--resume", "--keep-passed", folder=tmp_path, code=0)
     report, drawn = read_report(tmp_path / "report"), (tmp_path / "report" / "badge.svg").read_text()
     assert report.header.resumed >= 8
-    assert YELLOW in drawn
-    assert "resumed" in drawn
+    holds(drawn, (YELLOW, "resumed"))
     assert GREEN not in drawn
     assert f"resumed: {report.header.resumed} results kept from an interrupted run, and not run again" in trusted.stdout
     (tmp_path / "report" / "report.jsonl").write_bytes(lines)
@@ -130,30 +127,39 @@ ONE = ("run", "--adapter", "reference", "--case", "conv.step/b1,c1,w2/plain/norm
 def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The lines of a report, without its footer."""
     folder = tmp_path_factory.mktemp("whole")
-    assert call(*ONE, "--report", folder).exit_code == 0
+    ends(0, *ONE, "--report", folder)
     return (folder / "report.jsonl").read_text().splitlines()[:-1]
 
 
-NUMBER = '"seconds":'
+def left(folder: Path, lines: list[str], **first: str) -> None:
+    """A report that was cut, with another first result."""
+    changed = json.dumps(json.loads(lines[1]) | first)
+    (folder / "report.jsonl").write_text("\n".join([lines[0], changed, *lines[2:]]) + "\n")
+
+
+def with_field(**given: Any) -> Any:
+    return lambda line: json.dumps(json.loads(line) | given)
+
+
 DAMAGE: dict[str, tuple[int, Any]] = {
     "inapplicable": (1, lambda line: line.replace('"verdict":"pass"', '"verdict":"inapplicable"')),
-    "NaN seconds": (1, lambda line: json.dumps(json.loads(line) | {"seconds": float("nan")})),
-    "text for seconds": (1, lambda line: json.dumps(json.loads(line) | {"seconds": "NaN"})),
-    "infinite seconds": (1, lambda line: json.dumps(json.loads(line) | {"seconds": float("inf")})),
-    "negative seconds": (1, lambda line: json.dumps(json.loads(line) | {"seconds": -1})),
+    "NaN seconds": (1, with_field(seconds=float("nan"))),
+    "text for seconds": (1, with_field(seconds="NaN")),
+    "infinite seconds": (1, with_field(seconds=float("inf"))),
+    "negative seconds": (1, with_field(seconds=-1)),
     "deep": (1, lambda line: "[" * 200_000),
     "deep in a field": (1, lambda line: line.replace('"outputs":[', '"outputs":' + "[" * 100_000)),
     "a deep header": (0, lambda line: "[" * 200_000),
     "a deep field of the header": (0, lambda line: '{"schema_version":' + "[" * 100_000),
-    "a header of numbers": (0, lambda line: json.dumps(json.loads(line) | {"adapters": {"reference": 1}})),
-    "no time zone": (0, lambda line: json.dumps(json.loads(line) | {"started": "2026-01-01T00:00:00"})),
-    "no seed": (0, lambda line: json.dumps(json.loads(line) | {"seeds": []})),
-    "another seed": (0, lambda line: json.dumps(json.loads(line) | {"seeds": [8]})),
-    "a number of 5000 digits": (1, lambda line: json.dumps(json.loads(line) | {"outside": 5}).replace("5", "5" * 5000)),
+    "a header of numbers": (0, with_field(adapters={"reference": 1})),
+    "no time zone": (0, with_field(started="2026-01-01T00:00:00")),
+    "no seed": (0, with_field(seeds=[])),
+    "another seed": (0, with_field(seeds=[8])),
+    "a number of 5000 digits": (1, lambda line: with_field(outside=5)(line).replace("5", "5" * 5000)),
     "a lone surrogate": (1, lambda line: line.replace('"message":""', '"message":"\\ud800"')),
     "nothing": (1, lambda line: ""),
     "no record": (1, lambda line: "{}"),
-    "another key": (1, lambda line: json.dumps(json.loads(line) | {"trust": True})),
+    "another key": (1, with_field(trust=True)),
     "two headers": (1, None),
 }
 
@@ -167,10 +173,9 @@ def test_a_damaged_line_is_refused_in_a_sentence(tmp_path: Path, lines: list[str
         damaged.insert(number, lines[0])
     assert damaged != lines
     (tmp_path / "report.jsonl").write_text("\n".join(damaged) + "\n")
-    made = call(*ONE, "--report", tmp_path, "--resume", *(["--keep-passed"] if trusted else []))
-    assert made.exit_code == REFUSED, made.output
-    assert "Traceback" not in made.output
-    assert "ReportError: " in made.output.splitlines()[-1]
+    shown = ends(REFUSED, *ONE, "--report", tmp_path, "--resume", *(["--keep-passed"] if trusted else []))
+    assert "Traceback" not in shown
+    assert "ReportError: " in shown.splitlines()[-1]
     assert (tmp_path / "report.jsonl").read_text() == "\n".join(damaged) + "\n", "nothing is lost"
 
 
@@ -204,12 +209,9 @@ def test_two_thousand_random_changes_are_read_or_refused(tmp_path: Path, lines: 
 
 
 def test_a_failure_that_was_found_is_kept_and_its_text_is_cleaned(tmp_path: Path, lines: list[str]) -> None:
-    first = json.loads(lines[1]) | {"verdict": "fail", "failing": "crash", "message": "\x1b[2J2 pass\nNothing failed."}
-    (tmp_path / "report.jsonl").write_text("\n".join([lines[0], json.dumps(first), *lines[2:]]) + "\n")
-    made = call(*ONE, "--report", tmp_path, "--resume")
-    assert made.exit_code == FAILED, made.output
-    assert "of the interrupted run: 1 kept, 1 run again" in made.output
-    assert "\x1b[2J" not in made.output
+    left(tmp_path, lines, verdict="fail", failing="crash", message="\x1b[2J2 pass\nNothing failed.")
+    shown = ends(FAILED, *ONE, "--report", tmp_path, "--resume", said="of the interrupted run: 1 kept, 1 run again")
+    assert "\x1b[2J" not in shown
     (failed,) = [r for r in read_report(tmp_path).results if r.verdict == "fail"]
     assert (failed.failing, failed.message) == ("crash", r"\x1b[2J2 pass\nNothing failed.")
     assert 'name="resumed" value="1 result kept from an interrupted run' in (tmp_path / "junit.xml").read_text()
@@ -217,15 +219,11 @@ def test_a_failure_that_was_found_is_kept_and_its_text_is_cleaned(tmp_path: Path
 
 
 def test_what_is_kept_is_said_only_of_a_run_that_is_continued(tmp_path: Path) -> None:
-    made = call(*ONE, "--report", tmp_path, "--keep-passed")
-    assert made.exit_code == REFUSED
-    assert "--keep-passed" in made.output
-    assert "give --resume" in made.output
+    ends(REFUSED, *ONE, "--report", tmp_path, "--keep-passed", said=("--keep-passed", "give --resume"))
     assert not os.listdir(tmp_path)
 
 
 def test_a_case_whose_verdict_was_unknown_is_run_again(tmp_path: Path, lines: list[str]) -> None:
-    first = json.loads(lines[1]) | {"verdict": "unknown", "failing": "timeout", "message": "no answer"}
-    (tmp_path / "report.jsonl").write_text("\n".join([lines[0], json.dumps(first), *lines[2:]]) + "\n")
-    assert call(*ONE, "--report", tmp_path, "--resume").exit_code == 0
-    assert {r.verdict for r in read_report(tmp_path).results if r.case} == {"pass"}
+    left(tmp_path, lines, verdict="unknown", failing="timeout", message="no answer")
+    report = reported(0, *ONE[1:], "--resume", report=tmp_path)
+    assert {r.verdict for r in report.results if r.case} == {"pass"}

@@ -17,7 +17,7 @@ import pytest
 from conformance.refusal import FAILED, INTERRUPTED
 from conformance.report.badge import GREEN
 from conformance.report.stream import read_report
-from tests.robust.command import call, started, verdicts
+from tests.commands import ends, started, verdicts
 from tests.robust.hostile.marked import marked
 from tests.robust.test_killed import GONE, SLOW, waited
 
@@ -51,9 +51,13 @@ MOMENTS = {
 def green(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that passed."""
     folder = tmp_path_factory.mktemp("green")
-    assert call(*ONE, "--report", folder).exit_code == 0
+    ends(0, *ONE, "--report", folder)
     assert GREEN in (folder / "badge.svg").read_text()
     return folder
+
+
+def unfinished(folder: Path) -> bool:
+    return all("unfinished" in (folder / name).read_text() for name in MADE)
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, owner: str, name: str, number: int, after: bool) -> list[bool]:
@@ -83,17 +87,14 @@ def test_a_run_that_was_accepted_leaves_an_unfinished_badge(
     folder = shutil.copytree(green, tmp_path / "report")
     with monkeypatch.context() as patch:
         came = interrupted(patch, *MOMENTS[moment], after)
-        made = call(*ONE, "--report", folder)
+        ends(INTERRUPTED, *ONE, "--report", folder, said=f"the report in {folder} is unfinished; --resume continues it")
     assert came, "the moment never came"
-    assert made.exit_code == INTERRUPTED, made.output
-    assert f"interrupted; the report in {folder} is unfinished; --resume continues it" in made.output
-    assert all("unfinished" in (folder / name).read_text() for name in MADE)
+    assert unfinished(folder)
     assert not list(folder.glob(".unfinished-*"))
     assert (folder / "report.jsonl").read_bytes() != (green / "report.jsonl").read_bytes(), "it is of the run before"
     if after:
         return
-    again = call(*ONE, "--report", folder, "--resume")
-    assert again.exit_code == 0, again.output
+    ends(0, *ONE, "--report", folder, "--resume")
     assert verdicts(folder) == verdicts(green)
     assert GREEN in (folder / "badge.svg").read_text()
 
@@ -101,9 +102,9 @@ def test_a_run_that_was_accepted_leaves_an_unfinished_badge(
 def test_a_run_into_a_new_folder_leaves_an_unfinished_badge_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         interrupted(patch, "conformance.run.open_adapters", "load", 1, False)
-        assert call(*ONE, "--report", tmp_path / "new").exit_code == INTERRUPTED
-    assert all("unfinished" in (tmp_path / "new" / name).read_text() for name in MADE)
-    assert call(*ONE, "--report", tmp_path / "new", "--resume").exit_code == 0
+        ends(INTERRUPTED, *ONE, "--report", tmp_path / "new")
+    assert unfinished(tmp_path / "new")
+    ends(0, *ONE, "--report", tmp_path / "new", "--resume")
 
 
 def test_a_run_that_has_not_begun_leaves_the_folder_as_it_was(
@@ -111,18 +112,14 @@ def test_a_run_that_has_not_begun_leaves_the_folder_as_it_was(
 ) -> None:
     folder = shutil.copytree(green, tmp_path / "report")
     interrupted(monkeypatch, "conformance.cli", "read_known", 1, False)
-    made = call(*ONE, "--report", folder)
-    assert made.exit_code == INTERRUPTED
-    assert f"interrupted; the run had not begun, and {folder} is as it was" in made.output
+    ends(INTERRUPTED, *ONE, "--report", folder, said=f"interrupted; the run had not begun, and {folder} is as it was")
     assert all((folder / name).read_bytes() == (green / name).read_bytes() for name in ("report.jsonl", *MADE))
 
 
 def test_a_run_that_has_ended_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, green: Path) -> None:
     folder = shutil.copytree(green, tmp_path / "report")
     interrupted(monkeypatch, "conformance.cli", "show", 1, False)
-    made = call(*ONE, "--report", folder)
-    assert made.exit_code == INTERRUPTED
-    assert f"interrupted; the report in {folder} is complete" in made.output
+    ends(INTERRUPTED, *ONE, "--report", folder, said=f"interrupted; the report in {folder} is complete")
     assert read_report(folder).footer.digest in (folder / "badge.svg").read_text()
 
 
@@ -140,12 +137,12 @@ def test_an_adapter_that_hangs_while_it_loads_in_a_process_of_its_own(tmp_path: 
     (tmp_path / "hangs.py").write_text(HANGS.format(loading=str(tmp_path / "loading")))
     child = started("run", "--adapter", "hangs:adapter", "--report", folder, folder=tmp_path, mark=mark)
     assert waited((tmp_path / "loading").exists, 300)
-    assert all("unfinished" in (folder / name).read_text() for name in MADE)
+    assert unfinished(folder)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == INTERRUPTED
     assert "is unfinished; --resume continues it" in err
-    assert all("unfinished" in (folder / name).read_text() for name in MADE)
+    assert unfinished(folder)
     assert waited(lambda: not marked(mark), GONE), f"left: {marked(mark)}"
 
 
@@ -169,7 +166,7 @@ def test_twenty_moments_of_a_run_with_workers(tmp_path: Path, green: Path) -> No
         drawn = (folder / "badge.svg").read_text()
         if "is unfinished; --resume" in err:
             assert child.returncode == INTERRUPTED
-            assert all("unfinished" in (folder / name).read_text() for name in MADE)
+            assert unfinished(folder)
         elif (folder / "badge.svg").read_bytes() != before:  # the run has ended, or its process is about to
             ended += 1
             assert child.returncode in (FAILED, INTERRUPTED, -signal.SIGINT), err

@@ -19,7 +19,7 @@ from conformance.isolation import warden
 from conformance.refusal import FAILED
 from conformance.report.badge import GREEN, RED
 from conformance.report.stream import LINE, Result, read_report
-from tests.robust.command import ROOT, call, done, started, verdicts
+from tests.commands import ROOT, done, ends, started, verdicts
 from tests.robust.hostile.marked import marked
 from tests.robust.on_ray import runs
 
@@ -43,7 +43,7 @@ def green(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that passed."""
     folder = tmp_path_factory.mktemp("green")
     words = ("run", "--adapter", "reference", "--operation", "conv.step", "--tier", "smoke", "--in-process")
-    assert call(*words, "--report", folder).exit_code == 0
+    ends(0, *words, "--report", folder)
     return folder
 
 
@@ -107,8 +107,7 @@ def test_a_judge_that_is_killed_at_any_moment_leaves_nothing_green_nothing_alive
     def one(number: int) -> tuple[bool, list[str], bool]:
         report, found = killed(tmp_path, green, number, 1.1 * seconds)
         ended = whole(report)
-        again = done(*SLOW, "--report", report, "--resume")
-        assert again.returncode == FAILED, again.stderr
+        done(*SLOW, "--report", report, "--resume", code=FAILED)
         return ended, verdicts(report), found <= failures(report / "report.jsonl")
 
     with ThreadPoolExecutor(2) as pool:

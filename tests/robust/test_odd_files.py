@@ -9,16 +9,17 @@ import pytest
 
 from conformance.errors import RunBroken
 from conformance.progress.folder import RunFolder
-from conformance.refusal import BROKEN, REFUSED
+from conformance.refusal import REFUSED
 from conformance.report import artefacts
-from conformance.report.stream import header, read_report
+from conformance.report.stream import header
+from tests.commands import ends, reported
 from tests.reports import result, write
-from tests.robust.command import call
 
 pytestmark = pytest.mark.timeout(240)
 ONE = ("run", "--adapter", "reference", "--case", "conv.step/b1,c1,w2/plain/normal/s0", "--in-process")
 MADE = ("report.html", "junit.xml", "badge.svg")
 NAMES = ("report.jsonl", *MADE)
+ODD = pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["FIFO", "device"])
 
 
 def unloaded(*given: Any, **more: Any) -> None:
@@ -33,9 +34,8 @@ def test_a_run_is_refused_before_it_loads_anything(
     for other in NAMES:
         make(tmp_path / other) if other == name else (tmp_path / other).write_text("earlier")
     monkeypatch.setattr("conformance.run.open_adapters.load", unloaded)
-    made = call(*ONE, "--report", tmp_path)
-    assert made.exit_code == REFUSED
-    assert f"{tmp_path / name} cannot be replaced by a file (it is not a regular file); remove it" in made.output
+    said = f"{tmp_path / name} cannot be replaced by a file (it is not a regular file); remove it"
+    ends(REFUSED, *ONE, "--report", tmp_path, said=said)
     assert all((tmp_path / other).read_text() == "earlier" for other in NAMES if other != name)
 
 
@@ -45,13 +45,12 @@ def test_links_are_replaced_and_come_back_where_a_run_is_refused(tmp_path: Path)
     folder.mkdir()
     for name in NAMES:
         (folder / name).symlink_to("../elsewhere")
-    assert call("run", "--adapter", "reference", "--subject", "nobody", "--report", folder).exit_code == REFUSED
+    ends(REFUSED, "run", "--adapter", "reference", "--in-process", "--subject", "nobody", "--report", folder)
     assert {name: os.readlink(folder / name) for name in NAMES} == dict.fromkeys(NAMES, "../elsewhere")
     with RunFolder(folder):
         assert all("unfinished" in (folder / name).read_text() for name in MADE)
-    assert call(*ONE, "--report", folder).exit_code == 0
+    assert reported(0, *ONE[1:], report=folder).footer.verdicts["pass"] == 2
     assert not any((folder / name).is_symlink() for name in NAMES)
-    assert read_report(folder).footer.verdicts["pass"] == 2
     assert elsewhere.read_text() == "elsewhere"
 
 
@@ -71,69 +70,45 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / ".lock").symlink_to("../elsewhere")
-    made = call(*ONE, "--report", folder)
-    assert made.exit_code == REFUSED
+    ends(REFUSED, *ONE, "--report", folder)
     assert (tmp_path / "elsewhere").read_text() == "elsewhere"
 
 
 @pytest.mark.parametrize("words", [("report",), ("page",), ("compare", "OTHER"), ("compare",), ("merge", "NEW")])
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["FIFO", "device"])
+@ODD
 def test_a_command_does_not_read_one(tmp_path: Path, words: tuple[str, ...], make: Any) -> None:
     write(tmp_path / "other.jsonl", [result(0)])
     (tmp_path / "report").mkdir()
     make(tmp_path / "report" / "report.jsonl")
     given = [tmp_path / "other.jsonl" if word == "OTHER" else tmp_path / "new" if word == "NEW" else word for word in words]
     given += [tmp_path / "report", *([tmp_path / "report"] if words == ("compare",) else [])]
-    made = call(*given)
-    assert made.exit_code == REFUSED, made.output
-    assert "report.jsonl cannot be read (it is not a regular file)" in made.output
+    ends(REFUSED, *given, said="report.jsonl cannot be read (it is not a regular file)")
 
 
 def test_a_badge_that_is_none_is_told_and_written_again(tmp_path: Path) -> None:
     write(tmp_path / "report.jsonl", [result(0)])
     os.mkfifo(tmp_path / "badge.svg")
-    assert "badge.svg cannot be read (it is not a regular file)" in call("report", tmp_path).output
-    assert call("page", tmp_path).exit_code == 0
-    assert "badge.svg" not in call("report", tmp_path).output
+    ends(0, "report", tmp_path, said="badge.svg cannot be read (it is not a regular file)")
+    ends(0, "page", tmp_path)
+    assert "badge.svg" not in ends(0, "report", tmp_path)
 
 
 def test_a_report_that_is_a_fifo_is_not_resumed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "report.jsonl")
-    made = call(*ONE, "--report", tmp_path, "--resume")
-    assert made.exit_code == REFUSED
-    assert "report.jsonl cannot be read (it is not a regular file); run without --resume" in made.output
+    said = "report.jsonl cannot be read (it is not a regular file); run without --resume"
+    ends(REFUSED, *ONE, "--report", tmp_path, "--resume", said=said)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["FIFO", "device"])
+@ODD
 def test_a_list_of_known_failures_is_a_file(tmp_path: Path, make: Any) -> None:
     make(tmp_path / "known.toml")
     for words in ((*ONE, "--report", tmp_path / "r"), ("merge", tmp_path / "m", write(tmp_path / "r.jsonl", [result(0)]))):
-        made = call(*words, "--known", tmp_path / "known.toml")
-        assert made.exit_code == REFUSED
-        assert "is not a regular file" in made.output
+        ends(REFUSED, *words, "--known", tmp_path / "known.toml", said="is not a regular file")
     assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize("text", [b"known = 5", b"known = [5]", b"\xff", b"known = " + b"[" * 100_000])
 def test_a_list_that_is_damaged_is_refused_by_its_name(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "known.toml").write_bytes(text)
-    made = call(*ONE, "--report", tmp_path / "r", "--known", tmp_path / "known.toml")
-    assert made.exit_code == REFUSED, made.output
-    assert "known.toml cannot be read as a list of known failures" in made.output
-
-
-def test_a_report_of_an_engine_replaces_no_device(tmp_path: Path) -> None:
-    made = call("engine", "--engine", "program:true", "--report", "/dev/null")
-    assert made.exit_code == REFUSED
-    assert "/dev/null is not a regular file" in made.output
-    assert Path("/dev/null").is_char_device()
-
-
-def test_a_run_that_breaks_is_not_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: Any, **more: Any) -> None:
-        raise ZeroDivisionError("planted")
-
-    (tmp_path / "badge.svg").write_text("earlier")
-    monkeypatch.setattr("conformance.cli.plan", broken)
-    assert call(*ONE, "--report", tmp_path).exit_code == BROKEN
-    assert "unfinished" in (tmp_path / "badge.svg").read_text()
+    words = (*ONE, "--report", tmp_path / "r", "--known", tmp_path / "known.toml")
+    ends(REFUSED, *words, said="known.toml cannot be read as a list of known failures")

@@ -12,9 +12,10 @@ from conformance.report import badge
 from conformance.report.stream import READ, SCHEMA, read_report
 from conformance.run.load import PROGRAM
 from conformance.run.process import Process
-from tests.robust.command import ROOT, call
+from tests.commands import ROOT, ends
 
 OLDER = Path(__file__).parent / "older"
+SMOKE = ("run", "--adapter", "reference", "--operation", "conv.commit", "--tier", "smoke", "--in-process")
 EXAMPLE = ROOT / "docs" / "examples" / "program.py"
 
 
@@ -40,31 +41,26 @@ def test_a_report_of_another_version_is_refused_by_its_name(tmp_path: Path, vers
     (tmp_path / "report.jsonl").write_text(text)
     with pytest.raises(ReportError, match=f"has {said}, but this ssmspec reads 2 to {SCHEMA}"):
         read_report(tmp_path)
-    assert call("report", tmp_path).exit_code == REFUSED
+    ends(REFUSED, "report", tmp_path)
 
 
 def test_an_unfinished_run_of_another_version_is_not_resumed(tmp_path: Path) -> None:
-    words = ("run", "--adapter", "reference", "--operation", "conv.commit", "--tier", "smoke", "--in-process", "--resume")
     for number, said in ((1, "has schema 1"), (2, "schema_version")):
         lines = (OLDER / f"report-{number}.jsonl").read_text().splitlines(keepends=True)[:-1]
         (tmp_path / "report.jsonl").write_text("".join(lines))
-        made = call(*words, "--report", tmp_path)
-        assert made.exit_code == REFUSED
-        assert said in made.output
+        ends(REFUSED, *SMOKE, "--resume", "--report", tmp_path, said=said)
         assert (tmp_path / "report.jsonl").read_text() == "".join(lines)
 
 
 def test_a_badge_says_which_report_it_is_of_and_an_older_one_is_refused(tmp_path: Path) -> None:
-    call(
-        "run", "--adapter", "reference", "--operation", "conv.commit", "--tier", "smoke", "--in-process", "--report", tmp_path
-    )
+    ends(0, *SMOKE, "--report", tmp_path)
     drawn, report = tmp_path / "badge.svg", read_report(tmp_path)
     assert badge.read(drawn.read_text()) == (SCHEMA, report.footer.digest)
-    assert "badge.svg" not in call("report", tmp_path).output
+    assert "badge.svg" not in ends(0, "report", tmp_path)
     shutil.copy(OLDER / "badge-0.svg", drawn)
     with pytest.raises(ReportError, match="has no schema; `ssmspec conform page` writes it again"):
         badge.read(drawn.read_text())
-    assert "badge.svg belongs to another report" in call("report", tmp_path).output
+    ends(0, "report", tmp_path, said="badge.svg belongs to another report")
     newer = badge.badge(report).replace(f'data-schema="{SCHEMA}"', 'data-schema="99"')
     with pytest.raises(ReportError, match="schema 99"):
         badge.read(newer)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.robust.command import ROOT
+from tests.commands import ROOT
 from tests.robust.hostile.corpus import corpus
 
 FAST, STORE, HERE = "tests/fast", "tests/properties/test_campaign_store.py", "tests/robust"

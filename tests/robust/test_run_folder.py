@@ -12,8 +12,8 @@ from conformance.errors import ReportError, RunBroken
 from conformance.progress.folder import RunFolder
 from conformance.refusal import BROKEN, FAILED, REFUSED
 from conformance.report.stream import header, read_report
+from tests.commands import FAULTY, ends, reported, verdicts
 from tests.reports import result
-from tests.robust.command import FAULTY, call, verdicts
 
 pytestmark = pytest.mark.timeout(900)
 GREEN = ("--adapter", "reference", "--operation", "conv.step", "--tier", "smoke", "--in-process")
@@ -23,7 +23,7 @@ NAMES = ("report.jsonl", "report.html", "junit.xml", "badge.svg")
 @pytest.fixture
 def green(tmp_path: Path) -> Path:
     """The folder of a run that passed."""
-    assert call("run", *GREEN, "--report", tmp_path).exit_code == 0
+    ends(0, "run", *GREEN, "--report", tmp_path)
     return tmp_path
 
 
@@ -50,19 +50,17 @@ def test_what_a_run_that_is_ended_leaves_does_not_look_green(green: Path) -> Non
 
 def test_a_run_that_is_refused_before_its_first_case_leaves_the_folder_as_it_was(green: Path, tmp_path: Path) -> None:
     before = {name: (green / name).read_bytes() for name in NAMES}
-    assert call("run", "--adapter", "reference", "--subject", "nobody", "--report", green).exit_code == REFUSED
-    assert {name: (green / name).read_bytes() for name in NAMES} == before
     new = tmp_path / "one" / "two"
-    assert call("run", "--adapter", "reference", "--subject", "nobody", "--report", new).exit_code == REFUSED
+    for folder in (green, new):
+        ends(REFUSED, "run", "--adapter", "reference", "--in-process", "--subject", "nobody", "--report", folder)
+    assert {name: (green / name).read_bytes() for name in NAMES} == before
     assert not new.parent.exists()
 
 
 def test_two_runs_into_one_folder_are_one_too_many(green: Path) -> None:
     with RunFolder(green) as folder:
         folder.begin(header("smoke", {"mine": "1"}, "cpu"))
-        made = call("run", *GREEN, "--report", green)
-        assert made.exit_code == REFUSED
-        assert f"another run writes to {green}" in made.output
+        ends(REFUSED, "run", *GREEN, "--report", green, said=f"another run writes to {green}")
         folder.add(result(0))
 
 
@@ -76,10 +74,8 @@ def test_a_folder_that_is_removed_in_the_middle_is_told_and_ends_with_three(
         add(self, line)
 
     monkeypatch.setattr(RunFolder, "add", removed)
-    made = call("run", *GREEN, "--report", tmp_path / "report")
-    assert made.exit_code == BROKEN
-    assert "RunBroken" in made.output
-    assert "report.jsonl was removed during the run" in made.output
+    said = "RunBroken", "report.jsonl was removed during the run"
+    ends(BROKEN, "run", *GREEN, "--report", tmp_path / "report", said=said)
 
 
 def test_a_report_that_is_replaced_in_the_middle_is_told(green: Path) -> None:
@@ -102,10 +98,12 @@ def test_an_error_that_nobody_foresaw_ends_with_three(monkeypatch: pytest.Monkey
     assert "ZeroDivisionError: planted" in capsys.readouterr().err
 
 
-def test_a_run_that_breaks_ends_with_three_and_says_unfinished(green: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.cli.run_plan", lambda *given: 1 // 0)
-    made = call("run", *GREEN, "--report", green)
-    assert made.exit_code == BROKEN
+@pytest.mark.parametrize("place", ["plan", "run_plan"])
+def test_a_run_that_breaks_ends_with_three_and_says_unfinished(
+    green: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(f"conformance.cli.{place}", lambda *given: 1 // 0)
+    ends(BROKEN, "run", *GREEN, "--report", green)
     assert unfinished(green)
 
 
@@ -122,10 +120,8 @@ def test_a_case_on_which_the_suite_breaks_is_unknown_and_the_run_goes_on_and_end
         return compare(expected, *given)
 
     monkeypatch.setattr(judging, "compare", broken)
-    made = call("run", *GREEN, "--report", tmp_path)
-    found = [r for r in read_report(tmp_path).results if r.case]
-    assert {(r.verdict, r.failing) for r in found} == {("pass", ""), ("unknown", "suite")}
-    assert made.exit_code == BROKEN
+    found = reported(BROKEN, *GREEN, report=tmp_path).results
+    assert {(r.verdict, r.failing) for r in found if r.case} == {("pass", ""), ("unknown", "suite")}
 
 
 def cut(folder: Path, share: float) -> None:
@@ -142,7 +138,7 @@ RESUMED = ("run", *FAULTY, "--tier", "smoke", "--seed", 7, "--report")
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    assert call(*RESUMED, folder).exit_code == FAILED
+    ends(FAILED, *RESUMED, folder)
     return folder
 
 
@@ -152,19 +148,16 @@ def test_a_resumed_run_ends_with_the_verdicts_of_an_undisturbed_one(
 ) -> None:
     folder = shutil.copytree(undisturbed, tmp_path / "cut")
     cut(folder, kept)
-    again = call(*RESUMED, folder, "--resume", "--jobs", jobs)
-    assert again.exit_code == FAILED, again.output
+    ends(FAILED, *RESUMED, folder, "--resume", "--jobs", jobs)
     assert verdicts(folder) == verdicts(undisturbed)
 
 
-def test_a_failure_that_was_found_stays_though_the_implementation_is_right_by_now(tmp_path: Path) -> None:
-    words = ("run", *GREEN, "--report", tmp_path)
-    call(*words)
-    cut(tmp_path, 0.9)
-    path = tmp_path / "report.jsonl"
+def test_a_failure_that_was_found_stays_though_the_implementation_is_right_by_now(green: Path) -> None:
+    cut(green, 0.9)
+    path = green / "report.jsonl"
     path.write_text(path.read_text().replace('"verdict":"pass","failing":""', '"verdict":"fail","failing":"crash"', 1))
-    assert call(*words, "--resume").exit_code == FAILED
-    assert [r.failing for r in read_report(tmp_path).results if r.verdict == "fail"] == ["crash"]
+    results = reported(FAILED, *GREEN, "--resume", report=green).results
+    assert [r.failing for r in results if r.verdict == "fail"] == ["crash"]
 
 
 def test_another_run_is_not_resumed(green: Path) -> None:
@@ -172,15 +165,11 @@ def test_another_run_is_not_resumed(green: Path) -> None:
     before = (green / "report.jsonl").read_bytes()
     for change in (("--seed", 5), ("--shard", "1of2"), ("--subject", "*")):
         words = [*GREEN, *change] if change[0] != "--subject" else [*GREEN[:3], "conv.scan", *GREEN[4:]]
-        made = call("run", *words, "--report", green, "--resume")
-        assert made.exit_code == REFUSED, made.output
-        assert "the unfinished run had" in made.output
+        ends(REFUSED, "run", *words, "--report", green, "--resume", said="the unfinished run had")
         assert (green / "report.jsonl").read_bytes() == before
 
 
 def test_a_report_with_a_broken_line_is_not_resumed(green: Path) -> None:
     path = green / "report.jsonl"
     path.write_text(path.read_text().replace('"kind":"result"', '"kind":"nothing"', 1))
-    made = call("run", *GREEN, "--report", green, "--resume")
-    assert made.exit_code == REFUSED
-    assert "line 2, is not a record of a report" in made.output
+    ends(REFUSED, "run", *GREEN, "--report", green, "--resume", said="line 2, is not a record of a report")

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.robust.command import ROOT
+from tests.commands import ROOT
 
 pytestmark = [pytest.mark.robust, pytest.mark.timeout(900)]
 MODEL, FILES = "bpe-drafter", 1024

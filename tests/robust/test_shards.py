@@ -14,16 +14,11 @@ from conformance.run.open_adapters import Opening
 from conformance.run.plan import Selection, plan
 from conformance.run.results import Setting
 from conformance.run.runner import run
-from tests.robust.command import FAULTY, call
+from tests.commands import FAULTY, ends, without_seconds
 
 NAME = FAULTY[1]
 SELECTION = Selection("smoke", "[gt]*", "ssd.scan")
 SETTING = Setting({"faulty arithmetic": Known([], date.today())}, seed=7, called="ssmspec conform")
-
-
-def lines(outcome: object) -> list[str]:
-    plain = [r.model_copy(update={"seconds": 0.0}) for r in outcome.results]  # type: ignore[attr-defined]
-    return [line.model_dump_json() for line in (*plain, *outcome.diagnoses)]  # type: ignore[attr-defined]
 
 
 def test_shards_give_the_report_of_one_process_to_the_last_byte() -> None:
@@ -40,7 +35,7 @@ def test_shards_give_the_report_of_one_process_to_the_last_byte() -> None:
         return diagnose_failures(opening, SELECTION, setting, NAME, map(found, ways))
 
     together = run(jobs, left_out, setting, judges=Gathered([*judged, *judged], smallest))
-    assert lines(together) == lines(run(jobs, left_out, setting))
+    assert without_seconds(together) == without_seconds(run(jobs, left_out, setting))
     with pytest.raises(RunBroken, match="not run by any shard"):
         run(jobs, left_out, setting, judges=Gathered(judged[1:], smallest))
 
@@ -57,6 +52,5 @@ def test_a_judge_that_is_killed_among_several_ends_the_run_with_three(
         return ask(self, what, *given)
 
     monkeypatch.setattr(Member, "ask", killed)
-    made = call("run", *FAULTY, "--tier", "smoke", "--jobs", 2, "--report", tmp_path)
-    assert made.exit_code == BROKEN
-    assert "RunBroken: a process of the suite was ended by signal 9" in made.output
+    said = "RunBroken: a process of the suite was ended by signal 9"
+    ends(BROKEN, "run", *FAULTY, "--tier", "smoke", "--jobs", 2, "--report", tmp_path, said=said)

@@ -1,22 +1,16 @@
 """Where a call ran is observed: a device that is not there is refused, and an adapter that ignores one is told of."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from conformance.cli import app
 from conformance.device import driver, observed
 from conformance.errors import AdapterUnavailable
-from conformance.report.stream import read_report
+from tests.commands import reported
 
-ROOT = Path(__file__).parents[3]
-CASE = "ssd.scan/b2,t7,g2,h6,p5,n4/plain/gentle/s0"
 IGNORES = """
 import numpy as np
 from ssmspec_ref import conv
@@ -30,24 +24,10 @@ def adapter(device="cpu"):
 """
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    (folder / "ignores.py").write_text(IGNORES)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "conformance", "run", "--report", "report", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
-
-
 @pytest.mark.parametrize("device", ["gpu", "cudda", "cuda:x", "CUDA", ""])
 def test_a_device_that_is_none_is_refused_with_those_that_are(device: str) -> None:
     with pytest.raises(AdapterUnavailable, match="is not a device; give cpu, cuda, cuda:1 or interpreter"):
         observed.check(device)
-
-
-def test_a_gpu_that_is_not_there_is_refused_before_anything_is_judged(tmp_path: Path) -> None:
-    done = run(tmp_path, "--adapter", "ignores:adapter", "--device", "cuda")
-    assert done.returncode == 2, done.stdout
-    assert "--device cuda needs a GPU, and none is visible" in done.stderr
-    assert not (tmp_path / "report").exists()
 
 
 def test_a_second_gpu_of_a_machine_with_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,25 +42,14 @@ def test_what_ignores_its_device_is_told_to_have_run_on_the_cpu(tmp_path: Path, 
     monkeypatch.setattr(driver, "gpus", lambda: ["NVIDIA H100 80GB HBM3"])
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "ignores.py").write_text(IGNORES)
-    words = ["run", "--adapter", "ignores:adapter", "--device", "cuda", "--in-process", "--report", str(tmp_path / "report")]
-    made = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-    assert "--device cuda was given, but these adapters never used it: window" in made.output
-    results = [r for r in read_report(tmp_path / "report").results if r.case]
-    assert {r.place for r in results} == {"cpu"}
+    for device in ("cuda", "interpreter"):
+        said = f"--device {device} was given, but these adapters never used it: window", "ran on: cpu"
+        words = ("--adapter", "ignores:adapter", "--device", device, "--in-process")
+        results = reported(0, *words, report=tmp_path / "report", said=said).results
+        assert {r.place for r in results if r.case} == {"cpu"}
     page = (tmp_path / "report" / "report.html").read_text()
     assert "ran on cpu" in page
     assert "on cuda" not in page
-
-
-def test_the_interpreter_is_seen_where_kernels_were_launched_in_it(tmp_path: Path) -> None:
-    words = ("--device", "interpreter", "--adapter")
-    kernels = run(tmp_path, *words, "ssmspec_fast.adapters.kernels:adapter", "--subject", "ssd_scan", "--case", CASE)
-    assert kernels.returncode == 0, kernels.stderr
-    assert "ran on: Triton interpreter (1 case)" in kernels.stdout
-    assert "triton" in read_report(tmp_path / "report").header.versions
-    plain = run(tmp_path, *words, "ignores:adapter")
-    assert "ran on: cpu" in plain.stdout
-    assert "--device interpreter was given, but these adapters never used it: window" in plain.stdout
 
 
 class Cuda(ModuleType):

@@ -4,7 +4,7 @@ import itertools
 import json
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,14 @@ from conformance.engines.laws import Finding, cut, lossless
 from conformance.engines.protocol import Answer, Options, Request, Started
 from conformance.engines.schedules import LENGTHS, lengths
 from conformance.engines.table import show, write
-from conformance.main import main
+from conformance.refusal import FAILED, REFUSED
 from ssmspec_ref.errors import SpecError
+from tests.commands import call, holds
 
-SPECULATING = {"ngram-4": Options(speculation="ngram")}
+SPECULATING = {"plain": Options(), "ngram-4": Options(speculation="ngram")}
+CACHED = {"plain": Options(), "cache": Options(cache=True)}
+TIGHT = {"plain": Options(), "tight": Options(slots=3, tokens=96)}
+GRAPHS = {"plain": Options(), "graphs": Options(graphs=True)}
 
 
 def following(ids: tuple[int, ...], seed: int = 0) -> int:
@@ -33,35 +37,51 @@ def following(ids: tuple[int, ...], seed: int = 0) -> int:
 
 @dataclass
 class Few:
-    """Continues by arithmetic. `fault` says what it does wrong under speculation."""
+    """Continues by arithmetic. `fault` says what it does wrong, `also` what else it can; one that is `single` starts once."""
 
     fault: str = ""
-    speculates: bool = False
-    calls: int = 0
-    kept: list[int] = field(default_factory=list)
+    also: tuple[str, ...] = ()
+    once: bool = False
+    single: bool = False
+    started: bool = False
 
     def start(self, model: str, options: Options) -> Started:
         if options.cache:
             raise EngineRefused("no cache")
-        self.speculates, self.calls = bool(options.speculation), 0
-        can = ("batch", "join", "stop", "seed", "cancel")
+        if self.single and self.started:
+            raise EngineFailed("'_lib_fn_wrapper' object has no attribute 'get'")
+        self.started, self.speculates, self.calls = True, bool(options.speculation), 0
+        self.room, self.recorded = options.tokens, list[int]() if options.graphs else None
+        can = ("batch", "join", "stop", "seed", "cancel", *self.also)
         return Started(name="few", version="1", dtype="float32", can=can)
+
+    def error(self, requests: tuple[Request, ...]) -> str:
+        """What a call ends with, if it does."""
+        longest, ids = max(len(request.ids) for request in requests), requests[0].ids
+        repeated = len(requests) == 1 and ids == ids[:1] * 3
+        return {
+            "fails": "IndexError" * self.speculates,
+            "always": "out of order",
+            "short": "expect x to be transposed"
+            if min(len(request.ids) for request in requests) == 1
+            else f"tensor a (7) must match tensor b ({longest})" * (self.speculates and longest >= 4),
+            "fragile": "tensor a (7) must match tensor b (6)" * (self.speculates and (self.calls == 6 or repeated)),
+            "five": "CPU Generator does not use offset" * (longest >= 5),
+        }.get(self.fault, "")
 
     def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
         self.calls += 1
         if self.fault == "dies" and self.speculates and self.calls > 3:
             raise EngineDied("ended by signal 11")
-        if self.fault == "fails" and self.speculates:
-            raise EngineFailed("IndexError")
-        if self.fault == "short":
-            lengths = [len(request.ids) for request in requests]
-            if min(lengths) == 1:
-                raise EngineFailed("expect x to be transposed")
-            if self.speculates and max(lengths) >= 4:
-                raise EngineFailed(f"tensor a (7) must match tensor b ({max(lengths)})")
-        if self.fault == "always":
-            raise EngineFailed("out of order")
-        return tuple(self.one(request, requests) for request in requests)
+        if said := self.error(requests):
+            raise EngineFailed(said)
+        first, *rest = (self.one(request, requests) for request in requests)
+        lost = self.room is not None and len(requests) > 1 and self.fault != "roomy"
+        token = first.ids[0] % 63 + 1 if lost and self.fault == "forgets" else first.ids[0]
+        if self.recorded is not None:
+            self.recorded.append(token)
+            token = self.recorded[0] if self.fault == "stale" else token
+        return first.model_copy(update={"ids": (token, *first.ids[1:]), "preempted": int(lost)}), *rest
 
     def one(self, request: Request, beside: tuple[Request, ...]) -> Answer:
         ids = list(request.ids)
@@ -77,17 +97,25 @@ class Few:
             if ids[-1] in request.stop and not (self.fault == "stop" and self.speculates):
                 break
         said = tuple(ids[len(request.ids) :])
+        cancelled = request.cancel and len(said) > request.cancel
         active = self.fault != "idle"
-        if request.cancel and len(said) > request.cancel:
-            return Answer(ids=said[: request.cancel], finish="cancelled", drafted=4 * active, accepted=1 * active)
-        return Answer(ids=said, finish="length", drafted=4 * active, accepted=1 * active)
+        said, finish = (said[: request.cancel], "cancelled") if cancelled else (said, "length")
+        return Answer(ids=said, finish=finish, drafted=4 * active, accepted=1 * active)
 
     def close(self) -> None:
         return
 
 
-def judged(fault: str, schedules: int = 40) -> Found:
-    return Judge(lambda: Few(fault), "model", None, schedules).run({"plain": Options(), **SPECULATING})
+def judged(fault: str, schedules: int = 40, options: Any = SPECULATING, most: int = 0, **few: Any) -> Found:
+    more = {"shrinking": 0.0, "most": most} if most else {}
+    return Judge(lambda: Few(fault, **few), "model", None, schedules, **more).run(options)
+
+
+def shown(found: Found, **console: Any) -> str:
+    """The table of what was found."""
+    text = StringIO()
+    show(Console(file=text, **{"width": 200} | console), {"model": found})
+    return text.getvalue()
 
 
 def test_a_right_engine_is_green_and_every_law_of_its_features_was_exercised() -> None:
@@ -113,25 +141,20 @@ def test_a_fault_is_shrunk_to_its_smallest_schedule(fault: str, law: str, lines:
 
 
 def test_a_run_that_stops_early_says_which_configurations_it_left_and_is_not_green(tmp_path: Path) -> None:
-    asked = {"plain": Options(), **SPECULATING, "chunk-8": Options(chunk=8), "cache": Options(cache=True)}
-    found = Judge(lambda: Few("long"), "model", None, 8, shrinking=0.0, most=1).run(asked)
+    asked = SPECULATING | {"chunk-8": Options(chunk=8), "cache": Options(cache=True)}
+    found = judged("long", 8, asked, most=1)
     assert len(found.failures) == 1
     assert found.not_run == ["chunk-8", "cache"]
     assert not found.green
-    console = Console(file=StringIO(), width=160)
-    show(console, {"model": found})
-    said = "the run stopped early; these configurations were not run: chunk-8, cache"
-    assert said in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "the run stopped early; these configurations were not run: chunk-8, cache" in shown(found)
     write(tmp_path / "report.json", "few", {"model": found}, 0)
     told = json.loads((tmp_path / "report.json").read_text())["checkpoints"]["model"]
     assert (told["not_run"], told["green"]) == (["chunk-8", "cache"], False)
-    assert not Judge(lambda: Few("long"), "model", None, 8, shrinking=0.0, most=2).run(asked).not_run
-
-
-def test_what_was_left_is_not_green_whatever_passed() -> None:
-    found = judged("", 8)
-    found.not_run = ["cache"]
-    assert not found.green
+    assert not judged("long", 8, asked, most=2).not_run
+    right = judged("", 8)
+    assert right.green
+    right.not_run = ["cache"]
+    assert not right.green, "whatever passed"
 
 
 def test_a_busy_machine_shrinks_a_schedule_as_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,9 +174,8 @@ def test_a_fault_that_needs_what_came_before_is_shrunk_with_it() -> None:
     assert all("prompt [1], most 1" in line for line in failure.schedule[1:-1])
 
 
-def test_an_engine_that_starts_once_is_told_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Few, "once", True, raising=False)
-    (failure,) = judged("later").failures
+def test_an_engine_that_starts_once_is_told_what_came_before() -> None:
+    (failure,) = judged("later", once=True).failures
     assert "schedules before it" in failure.explained
 
 
@@ -169,11 +191,48 @@ def test_an_error_of_the_oracle_while_a_cause_is_sought_leaves_the_failure_and_i
     assert found.notes == ["ngram-4: the failure could not be reduced: SpecError: the window holds 0 tokens"]
 
 
-@pytest.mark.parametrize("fault", ["dies", "fails"])
-def test_an_engine_that_dies_or_fails_is_red(fault: str) -> None:
-    found = judged(fault)
-    assert not found.green
-    assert found.outcome("ngram-4", "speculation") == "died"
+@pytest.mark.parametrize(
+    ("fault", "options", "also", "law", "outcome"),
+    [
+        ("dies", SPECULATING, (), "speculation", "died"),
+        ("fails", SPECULATING, (), "speculation", "died"),
+        ("idle", SPECULATING, (), "speculation", "not exercised"),
+        ("", CACHED, (), "cache", "refused"),
+        ("", {"cache": Options(cache=True)}, (), "cache", "refused"),
+        ("", TIGHT, ("preempt",), "preemption", "passed"),
+        ("roomy", TIGHT, ("preempt",), "preemption", "not exercised"),
+        ("forgets", TIGHT, ("preempt",), "preemption", "differs"),
+        ("", TIGHT, (), "preemption", "refused"),
+        ("", GRAPHS, ("graphs",), "graphs", "passed"),
+        ("stale", GRAPHS, ("graphs",), "graphs", "differs"),
+        ("", GRAPHS, (), "graphs", "refused"),
+    ],
+)
+def test_what_an_engine_does_is_told_of_its_last_configuration_and_green_if_all_passes(
+    fault: str, options: dict[str, Options], also: tuple[str, ...], law: str, outcome: str
+) -> None:
+    """What is refused is no failure and no pass; steps that are recorded are judged as others; preemption counts only where
+    it happened."""
+    found = judged(fault, 30, options, also=also)
+    *before, last = options
+    assert found.outcome(last, law) == outcome
+    assert found.green == (outcome == "passed" or (outcome == "refused" and bool(before)))
+    assert found.red == (outcome in ("differs", "died"))
+    assert all(found.outcome(plain, "repeated") == "passed" for plain in before)
+    if outcome == "refused":
+        assert found.refusals == {last: found.refusals[last]}
+        assert (f'"{also_of(law)}" in `can`' if law != "cache" else "no cache") in found.refusals[last]
+    if law == "preemption" and also:
+        assert (found.preempted["tight"] > 5) == (outcome == "passed")
+        assert (f"preempted: {found.preempted['tight']} times (tight)" in shown(found)) == (fault != "roomy")
+
+
+def also_of(law: str) -> str:
+    return {"preemption": "preempt"}.get(law, law)
+
+
+def test_what_is_not_asked_for_is_not_sent() -> None:
+    assert "graphs" not in Options().model_dump(exclude_none=True)
 
 
 def test_a_prompt_that_the_plain_run_fails_at_is_one_finding_and_hides_no_other() -> None:
@@ -198,26 +257,14 @@ def test_an_engine_that_fails_at_every_prompt_ends_soon_and_is_red() -> None:
 
 
 def test_a_sampled_request_that_fails_is_told_with_the_fewest_last_tokens() -> None:
-    class Long(Few):
-        def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
-            if max(len(request.ids) for request in requests) >= 5:
-                raise EngineFailed("CPU Generator does not use offset")
-            return super().generate(requests)
-
-    run = Run(Judge(Long, "model", None, 1), "chunk-8", Options())
-    run.attempts.engine = Long()
+    run = Run(Judge(lambda: Few("five"), "model", None, 1), "chunk-8", Options())
+    run.attempts.engine = Few("five")
+    run.attempts.engine.start("model", Options())
     asked = sampled.requests(4, 64)
     found = run.failing(asked, EngineFailed("CPU Generator does not use offset"))
     assert found.request.ids == asked[0].ids[-5:]
     assert found.request.seed == asked[0].seed
     assert run.failing(asked, EngineFailed("another")).request == asked[0]
-
-
-def test_drafts_that_were_never_accepted_are_not_exercised_and_not_green() -> None:
-    found = judged("idle")
-    assert found.outcome("ngram-4", "speculation") == "not exercised"
-    assert not found.red
-    assert not found.green
 
 
 def test_drafts_that_are_not_counted_are_not_observable_and_not_green() -> None:
@@ -226,106 +273,13 @@ def test_drafts_that_are_not_counted_are_not_observable_and_not_green() -> None:
     assert found.outcome("ngram-4", "speculation") == "not observable"
     assert not found.green
     assert not found.red
-    console = Console(file=StringIO(), width=200)
-    show(console, {"model": found})
-    assert "ngram-4: not observable: the engine does not say" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "ngram-4: not observable: the engine does not say" in shown(found)
     found.told.add("ngram-4")
     assert found.outcome("ngram-4", "speculation") == "not exercised"
 
 
-def test_a_configuration_that_is_refused_is_no_failure_and_no_pass() -> None:
-    found = Judge(Few, "model", None, 5).run({"plain": Options(), "cache": Options(cache=True)})
-    assert found.outcome("cache", "cache") == "refused"
-    assert found.refusals == {"cache": "no cache"}
-
-
-@dataclass
-class Tight(Few):
-    """Has room for few tokens where it is asked to, so that of two requests the first loses its place."""
-
-    room: int | None = None
-
-    def start(self, model: str, options: Options) -> Started:
-        self.room = options.tokens
-        said = super().start(model, options)
-        return said.model_copy(update={"can": (*said.can, "preempt")})
-
-    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
-        answers = super().generate(requests)
-        lost = self.room is not None and len(requests) > 1 and self.fault != "roomy"
-        if lost and self.fault == "forgets":
-            ids = answers[0].ids
-            answers = (answers[0].model_copy(update={"ids": (ids[0] % 63 + 1, *ids[1:])}), *answers[1:])
-        return (answers[0].model_copy(update={"preempted": int(lost)}), *answers[1:])
-
-
-@pytest.mark.parametrize(("fault", "outcome"), [("", "passed"), ("roomy", "not exercised"), ("forgets", "differs")])
-def test_preemption_counts_only_where_it_happened(fault: str, outcome: str) -> None:
-    found = Judge(lambda: Tight(fault), "model", None, 30).run({"plain": Options(), "tight": Options(slots=3, tokens=96)})
-    assert found.outcome("tight", "preemption") == outcome
-    assert found.green == (outcome == "passed")
-    assert (found.preempted["tight"] > 5) == (outcome == "passed")
-    console = Console(file=StringIO(), width=200)
-    show(console, {"model": found})
-    said = f"preempted: {found.preempted['tight']} times (tight)"
-    assert (said in console.file.getvalue()) == (fault != "roomy")  # type: ignore[attr-defined]
-
-
-def test_an_engine_that_cannot_be_made_to_preempt_is_not_asked_to() -> None:
-    found = Judge(Few, "model", None, 5).run({"plain": Options(), "tight": Options(slots=3, tokens=96)})
-    assert '"preempt" in `can`' in found.refusals["tight"]
-    assert found.green
-
-
-@dataclass
-class Recording(Few):
-    """Records its steps where it is asked to. With the fault `stale` a step that is replayed gives its first token again."""
-
-    recorded: list[int] | None = None
-
-    def start(self, model: str, options: Options) -> Started:
-        self.recorded = [] if options.graphs else None
-        said = super().start(model, options)
-        return said.model_copy(update={"can": (*said.can, "graphs")})
-
-    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
-        answers = super().generate(requests)
-        if self.fault != "stale" or self.recorded is None:
-            return answers
-        self.recorded.append(answers[0].ids[0])
-        return (answers[0].model_copy(update={"ids": (self.recorded[0], *answers[0].ids[1:])}), *answers[1:])
-
-
-@pytest.mark.parametrize(("fault", "outcome"), [("", "passed"), ("stale", "differs")])
-def test_steps_that_are_recorded_are_judged_as_those_that_are_not(fault: str, outcome: str) -> None:
-    found = Judge(lambda: Recording(fault), "model", None, 20).run({"plain": Options(), "graphs": Options(graphs=True)})
-    assert found.outcome("graphs", "graphs") == outcome
-    assert found.green == (outcome == "passed")
-    assert found.outcome("plain", "repeated") == "passed"
-
-
-def test_an_engine_that_records_no_steps_is_not_asked_to() -> None:
-    found = Judge(Few, "model", None, 5).run({"plain": Options(), "graphs": Options(graphs=True)})
-    assert '"graphs" in `can`' in found.refusals["graphs"]
-    assert found.green
-    assert "graphs" not in Options().model_dump(exclude_none=True)
-
-
-@dataclass
-class Single(Few):
-    """Whatever it has run, it cannot start again."""
-
-    started: bool = False
-
-    def start(self, model: str, options: Options) -> Started:
-        if self.started:
-            raise EngineFailed("'_lib_fn_wrapper' object has no attribute 'get'")
-        self.started = True
-        return super().start(model, options)
-
-
 def test_an_engine_that_cannot_start_again_is_told_and_its_failure_is_made_small_in_new_processes() -> None:
-    found = Judge(lambda: Single("long"), "model", None, 40).run({"plain": Options(), **SPECULATING})
+    found = judged("long", single=True)
     again, failure = found.failures
     assert (again.configuration, again.law) == ("ngram-4", "started again")
     assert "_lib_fn_wrapper" in again.finding
@@ -334,22 +288,9 @@ def test_an_engine_that_cannot_start_again_is_told_and_its_failure_is_made_small
     assert judged("long").outcome("ngram-4", "started again") == "passed"
 
 
-@dataclass
-class Fragile(Few):
-    """Starts once in a process. Under speculation its sixth call fails, and so does a prompt of one token three times."""
-
-    once: bool = True
-
-    def generate(self, requests: tuple[Request, ...]) -> tuple[Answer, ...]:
-        answers = super().generate(requests)
-        ids = requests[0].ids
-        if self.speculates and (self.calls == 6 or (len(requests) == 1 and ids == ids[:1] * 3)):
-            raise EngineFailed("tensor a (7) must match tensor b (6)")
-        return answers
-
-
 def test_an_error_that_no_request_of_its_schedule_gives_alone_is_sought_in_others() -> None:
-    (failure,) = Judge(Fragile, "model", None, 40).run({"plain": Options(), **SPECULATING}).failures
+    """Under speculation its sixth call fails, and so does a prompt of one token three times."""
+    (failure,) = judged("fragile", once=True).failures
     (line,) = failure.schedule
     ids = json.loads(line.partition("prompt ")[2].partition(", most")[0])
     assert ids == ids[:1] * 3
@@ -373,9 +314,7 @@ def test_a_configuration_that_the_user_named_and_the_engine_refuses_is_not_green
     found.named = frozenset({"cache"})
     assert not found.green
     assert not found.red
-    console = Console(file=StringIO(), width=200)
-    show(console, {"model": found})
-    assert "cache: refused: no cache" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "cache: refused: no cache" in shown(found)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -385,40 +324,9 @@ def test_a_table_in_a_file_or_a_pipe_is_as_wide_as_its_names(terminal: bool) -> 
     configurations = [f"configuration-{n}" for n in range(9)]
     for name in configurations:
         found.count(name, "log-probabilities of drafted tokens", "passed")
-    console = Console(file=StringIO(), width=40, force_terminal=terminal)
-    show(console, {"model": found})
-    said = console.file.getvalue()  # type: ignore[attr-defined]
+    said = shown(found, width=40, force_terminal=terminal)
     for name in (*configurations, "log-probabilities of drafted tokens"):
         assert (name in said) is not terminal
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--drafter", "no/such"), "--drafter no/such has no use: the small checkpoints have drafters of their own"),
-        (("--dtype", "fp32"), "--dtype is 'fp32' (did you mean 'float32'?); it must be one of float32, bfloat16, float64"),
-        (("--model", "no/such"), "--model no/such is not a folder; give the folder of a checkpoint"),
-        (("-x", "--max-failures", "2"), "--max-failures 2 has no use: -x stops at the first failure; omit it, or omit -x"),
-        (("--max-failures", "0"), "--max-failures"),
-    ],
-)
-def test_what_does_not_exist_is_refused_before_an_engine_starts(
-    words: tuple[str, ...],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("conformance.engines.cli.judged", lambda *given: pytest.fail("an engine was started"))
-    monkeypatch.setattr("sys.argv", ["ssmspec", "conform", "engine", "--engine", "ssmspec", *words])
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main()
-    told = capsys.readouterr()
-    assert said in told.err
-    assert len(told.err.splitlines()) == 1
-    assert told.out == ""
-    assert not list(tmp_path.iterdir())
 
 
 STARTS_ONCE = """
@@ -433,48 +341,35 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "code", "said"),
     [
-        ("sh -c 'echo no model >&2; exit 3'", "ended with exit code 3 | no model"),
-        ("sh -c 'kill -9 $$'", "ended by signal 9"),
-        ("echo hello", "printed something that is not an answer: hello"),
+        ("sh -c 'echo no model >&2; exit 3'", REFUSED, "ended with exit code 3 | no model"),
+        ("sh -c 'kill -9 $$'", REFUSED, "ended by signal 9"),
+        ("echo hello", REFUSED, "printed something that is not an answer: hello"),
+        (
+            f"{sys.executable} {{}}/engine.py",
+            FAILED,
+            "plain: repeated: NotStarted: ended with exit code 1 | no memory left",
+        ),
     ],
+    ids=["exits", "killed", "prints", "starts once"],
 )
-def test_an_engine_that_ends_before_its_first_answer_is_refused(
-    command: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = engine_of(command, monkeypatch, tmp_path, capsys, 2)
-    assert told.err.splitlines()[-1].startswith(f"NotStarted: program:{command} did not start")
-    assert said in told.err
-    assert told.out == "", "no table that says died"
-    assert not list(tmp_path.iterdir()), "no report"
-
-
-def test_an_engine_that_started_once_and_then_does_not_has_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_engine_that_does_not_start_is_refused_and_one_that_started_once_has_died(
+    command: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "engine.py").write_text(STARTS_ONCE)
-    told = engine_of(f"{sys.executable} engine.py", monkeypatch, tmp_path, capsys, 1)
-    assert "plain: repeated: NotStarted: ended with exit code 1 | no memory left" in told.out
-    assert json.loads((tmp_path / "engine-report.json").read_text())["checkpoints"].keys() == {"mamba2", "qwen3_5"}
-
-
-def engine_of(
-    command: str, monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str], code: int
-) -> Any:
-    """What `conform engine` prints of a program on two small checkpoints."""
-    monkeypatch.chdir(folder)
-    words = ["--engine", f"program:{command}", "--family", "mamba2", "--family", "qwen3_5", "--tier", "smoke"]
-    monkeypatch.setattr("sys.argv", ["ssmspec", "conform", "engine", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == code
-    return capsys.readouterr()
-
-
-def test_an_engine_that_refuses_everything_is_not_green() -> None:
-    found = Judge(Few, "model", None, 5).run({"cache": Options(cache=True)})
-    assert not found.green
+    monkeypatch.chdir(tmp_path)
+    words = ("--family", "mamba2", "--family", "qwen3_5", "--tier", "smoke")
+    made = call("engine", "--engine", f"program:{command.format(tmp_path)}", *words)
+    assert made.exit_code == code, made.output
+    holds(made.output, said)
+    report = tmp_path / "engine-report.json"
+    if code == REFUSED:
+        assert made.stderr.splitlines()[-1].startswith(f"NotStarted: program:{command} did not start")
+        assert made.stdout == "", "no table that says died"
+        assert not report.exists()
+    else:
+        assert json.loads(report.read_text())["checkpoints"].keys() == {"mamba2", "qwen3_5"}
 
 
 @pytest.mark.parametrize(

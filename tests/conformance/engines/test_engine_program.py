@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,23 +27,23 @@ def program(folder: Path, answers: list[object], behind: str = "") -> list[str]:
     return [sys.executable, "-S", "-E", str(path)]
 
 
-def asked(command: list[str], answering: float = 20.0) -> None:
+@contextmanager
+def started(command: list[str], answering: float = 20.0) -> Iterator[Program]:
+    """An engine that has started; it is closed, and has ended."""
     engine = Program(command, answering=answering)
     try:
-        engine.start("model", Options())
-        engine.generate((REQUEST,))
+        assert engine.start("model", Options()).name == "few"
+        yield engine
     finally:
         engine.close()
+    assert engine.child.returncode is not None
 
 
 def test_an_answer_arrives(tmp_path: Path) -> None:
-    engine = Program(program(tmp_path, [STARTED, {"answers": [{"ids": [3, 4], "logprobs": [-0.5, None]}]}]))
-    assert engine.start("model", Options()).name == "few"
-    (answer,) = engine.generate((REQUEST,))
-    assert answer.ids == (3, 4)
-    assert answer.logprobs == (-0.5, None)
-    engine.close()
-    assert engine.child.returncode is not None
+    answers = [STARTED, {"answers": [{"ids": [3, 4], "logprobs": [-0.5, None]}]}]
+    with started(program(tmp_path, answers)) as engine:
+        (answer,) = engine.generate((REQUEST,))
+    assert (answer.ids, answer.logprobs) == ((3, 4), (-0.5, None))
 
 
 @pytest.mark.parametrize(
@@ -62,30 +64,25 @@ def test_an_answer_arrives(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_answer_ends_the_engine_and_is_told(answers: list[object], behind: str, says: str, tmp_path: Path) -> None:
-    engine = Program(program(tmp_path, answers, behind), answering=2.0 if "sleep" in behind else 20.0)
-    engine.start("model", Options())
-    with pytest.raises(EngineDied, match=says):  # noqa: PT012  # the second question is the one that nobody had asked
-        for _ in range(2):
-            engine.generate((REQUEST,))
-    engine.close()
-    assert engine.child.returncode is not None
+    answering = 2.0 if "sleep" in behind else 20.0
+    raised = pytest.raises(EngineDied, match=says)
+    with started(program(tmp_path, answers, behind), answering) as engine, raised:
+        engine.generate((REQUEST,))
+        engine.generate((REQUEST,))  # the question that nobody had asked
 
 
 def test_errors_and_refusals_leave_the_engine_alive(tmp_path: Path) -> None:
     answers = [STARTED, {"error": "IndexError"}, {"refused": "no seeds"}, {"answers": [{"ids": [1]}]}]
-    engine = Program(program(tmp_path, answers))
-    engine.start("model", Options())
-    with pytest.raises(EngineFailed, match="IndexError"):
-        engine.generate((REQUEST,))
-    with pytest.raises(EngineRefused, match="no seeds"):
-        engine.generate((REQUEST,))
-    assert engine.generate((REQUEST,))[0].ids == (1,)
-    engine.close()
+    with started(program(tmp_path, answers)) as engine:
+        for error, said in ((EngineFailed, "IndexError"), (EngineRefused, "no seeds")):
+            with pytest.raises(error, match=said):
+                engine.generate((REQUEST,))
+        assert engine.generate((REQUEST,))[0].ids == (1,)
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
-    with pytest.raises(EngineDied):
-        asked(["/no/such/engine"])
+    with pytest.raises(EngineDied), started(["/no/such/engine"]):
+        pytest.fail("it started")
 
 
 def test_the_judges_environment_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from ssmspec_fast.serve.app import Limits, form_of
 from ssmspec_fast.serve.asked import Chat, Completion
 from ssmspec_fast.serve.network import connection
 from ssmspec_fast.serve.refusal import QUOTED, Refused
-from tests.robust.command import ROOT
+from tests.commands import ROOT
 
 from .serving import MODEL, Running, engine_of, serving
 from .test_refusals import sent

@@ -15,7 +15,7 @@ import pytest
 
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.serve.server import CUT
-from tests.robust.command import ROOT
+from tests.commands import ROOT
 
 from .serving import MODEL
 

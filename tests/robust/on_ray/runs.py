@@ -114,6 +114,13 @@ def ran(folder: Path, *words: str, timeout: float = 600) -> "subprocess.Complete
     return subprocess.run(line, env=place, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False)
 
 
+def ended(code: int, folder: Path, words: list[str], said: str = "", timeout: float = 600) -> None:
+    """A command ends with a code, and says something."""
+    made = ran(folder, *words, timeout=timeout)
+    assert made.returncode == code, made.stderr
+    assert said in " ".join(made.stderr.replace("│", " ").split())
+
+
 @contextmanager
 def running(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
     """The same, while it runs; its output in run.log."""
@@ -132,6 +139,11 @@ def conform(report: Path, adapters: list[str], *words: str) -> list[str]:
     """A smoke run over some adapters, under one seed."""
     named = [word for name in adapters for word in ("--adapter", name)]
     return ["conform", "run", *named, "--tier", "smoke", "--seed", SEED, "--report", str(report), *words]
+
+
+def on(nodes: Any, folder: Path, adapters: list[str], *words: str) -> list[str]:
+    """The same on a cluster; its report lies in the folder `ray`."""
+    return conform(folder / "ray", adapters, "--ray", nodes.address, *words)
 
 
 def lines(report: Path) -> list[dict[str, Any]]:

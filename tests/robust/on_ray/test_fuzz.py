@@ -59,8 +59,7 @@ def parts(folder: Path) -> list[dict[str, Any]]:
 def test_a_campaign_that_loses_a_node_finds_what_one_process_finds(tmp_path: Path, kind: str, code: int) -> None:
     """Examples, failures and their programs, byte for byte; what a later part found besides is kept too."""
     name = adapter(tmp_path, "subject", kind, wait=0.05)
-    alone = runs.ran(tmp_path, *fuzz(tmp_path / "alone", name, examples=20))
-    assert alone.returncode == code, alone.stderr
+    runs.ended(code, tmp_path, fuzz(tmp_path / "alone", name, examples=20))
     runs.forget(tmp_path)
     with (
         cluster(tmp_path / "cluster") as nodes,
@@ -92,8 +91,7 @@ def test_a_killed_driver_goes_on_to_the_same_parts(tmp_path: Path) -> None:
             run.wait(600)
         assert not state.finished(tmp_path / "ray")
         left = 6 - (len(parts(tmp_path / "ray")) if (tmp_path / "ray" / "parts.jsonl").exists() else 0)
-        again = runs.ran(tmp_path, *fuzz(tmp_path / "ray", name, "--ray", nodes.address, parts=left))
-        assert again.returncode == 0, again.stderr
+        runs.ended(0, tmp_path, fuzz(tmp_path / "ray", name, "--ray", nodes.address, parts=left))
     assert parts(tmp_path / "ray") == parts(tmp_path / "alone")
 
 

@@ -25,9 +25,9 @@ def alone(folder: Path, names: list[str]) -> list[dict[str, object]]:
     return runs.lines(folder / "alone")
 
 
-def same(folder: Path, report: str, expected: list[dict[str, object]]) -> None:
+def same(folder: Path, expected: list[dict[str, object]]) -> None:
     """But for the adapters' versions, which say how their modules came to the node."""
-    found = runs.lines(folder / report)
+    found = runs.lines(folder / "ray")
     assert found[1:] == expected[1:]
 
 
@@ -35,7 +35,7 @@ def test_a_driver_that_is_killed_leaves_no_worker_and_nothing_green_and_is_resum
     names = [runs.adapter(tmp_path, "quick"), runs.adapter(tmp_path, "slow", wait=1.0, subjects=6)]
     expected = alone(tmp_path, names)
     with cluster(tmp_path / "cluster") as nodes:
-        words = runs.conform(tmp_path / "ray", names, "--ray", nodes.address)
+        words = runs.on(nodes, tmp_path, names)
         moments = Random(20)
         for again in range(8):
             runs.forget(tmp_path)
@@ -49,9 +49,8 @@ def test_a_driver_that_is_killed_leaves_no_worker_and_nothing_green_and_is_resum
         while (left := runs.workers(tmp_path)[1]) and time.monotonic() < until:
             time.sleep(0.2)
         assert not left
-        again = runs.ran(tmp_path, *words, "--resume")
-        assert again.returncode == 0, again.stderr
-    same(tmp_path, "ray", expected)
+        runs.ended(0, tmp_path, [*words, "--resume"])
+    same(tmp_path, expected)
 
 
 def test_a_cluster_that_is_gone_ends_the_run_unfinished_and_another_goes_on(tmp_path: Path) -> None:
@@ -59,17 +58,15 @@ def test_a_cluster_that_is_gone_ends_the_run_unfinished_and_another_goes_on(tmp_
     names = [runs.adapter(tmp_path, "quick"), runs.adapter(tmp_path, "slow", wait=1.0, subjects=2)]
     expected = alone(tmp_path, names)
     with cluster(tmp_path / "cluster") as nodes:
-        with runs.running(tmp_path, *runs.conform(tmp_path / "ray", names, "--ray", nodes.address)) as run:
+        with runs.running(tmp_path, *runs.on(nodes, tmp_path, names)) as run:
             runs.called(tmp_path, 1, "slow")
             nodes.kill_head()
             assert run.wait(600) == BROKEN, (tmp_path / "run.log").read_text()
         assert "is gone" in (tmp_path / "run.log").read_text()
         assert UNFINISHED in (tmp_path / "ray" / "badge.svg").read_text()
     with cluster(tmp_path / "another") as nodes:
-        words = runs.conform(tmp_path / "ray", names, "--ray", nodes.address)
-        again = runs.ran(tmp_path, *words, "--resume")
-        assert again.returncode == 0, again.stderr
-    same(tmp_path, "ray", expected)
+        runs.ended(0, tmp_path, runs.on(nodes, tmp_path, names, "--resume"))
+    same(tmp_path, expected)
 
 
 def on_redis(folder: Path, address: str) -> AbstractContextManager[Nodes]:
@@ -84,23 +81,21 @@ def test_a_head_that_is_restarted_with_its_state_on_redis_ends_no_run(tmp_path: 
     with (
         redis_server(tmp_path) as address,
         on_redis(tmp_path, address) as nodes,
-        runs.running(tmp_path, *runs.conform(tmp_path / "ray", names, "--ray", nodes.address)) as run,
+        runs.running(tmp_path, *runs.on(nodes, tmp_path, names)) as run,
     ):
         runs.called(tmp_path, 2, "slow")
         nodes.kill_head()
         time.sleep(2)
         nodes.restart_head()
         assert run.wait(600) == 0, (tmp_path / "run.log").read_text()
-    same(tmp_path, "ray", expected)
+    same(tmp_path, expected)
 
 
 def test_a_poisoned_shard_is_unknown_and_the_others_are_judged(tmp_path: Path) -> None:
     """It kills each process that judges it; it is tried so often, and never green."""
     names = [runs.adapter(tmp_path, "right"), runs.adapter(tmp_path, "poison", dies=True)]
     with cluster(tmp_path / "cluster") as nodes:
-        words = runs.conform(tmp_path / "ray", names, "--ray", nodes.address, "--ray-tries", "2")
-        made = runs.ran(tmp_path, *words)
-    assert made.returncode == FAILED, made.stderr
+        runs.ended(FAILED, tmp_path, runs.on(nodes, tmp_path, names, "--ray-tries", "2"))
     cases = [line for line in runs.lines(tmp_path / "ray") if line.get("case")]
     assert {line["verdict"] for line in cases if line["adapter"] == "right"} == {"pass"}
     lost = [line for line in cases if line["adapter"] == "poison"]
@@ -115,7 +110,7 @@ def test_nodes_that_die_one_after_the_other_end_no_run(tmp_path: Path) -> None:
     expected = alone(tmp_path, names)
     with (
         cluster(tmp_path / "cluster", nodes=1) as nodes,
-        runs.running(tmp_path, *runs.conform(tmp_path / "ray", names, "--ray", nodes.address)) as run,
+        runs.running(tmp_path, *runs.on(nodes, tmp_path, names)) as run,
     ):
         for node in range(6):
             runs.called(tmp_path, 1, "slow")
@@ -125,16 +120,15 @@ def test_nodes_that_die_one_after_the_other_end_no_run(tmp_path: Path) -> None:
             time.sleep(1)
             nodes.add()
         assert run.wait(600) == 0, (tmp_path / "run.log").read_text()
-    same(tmp_path, "ray", expected)
+    same(tmp_path, expected)
 
 
 def test_twenty_adapters_wait_for_two_cpus(tmp_path: Path) -> None:
     names = [runs.adapter(tmp_path, f"tiny{i:02}") for i in range(20)]
     expected = alone(tmp_path, names)
     with cluster(tmp_path / "cluster") as nodes:
-        made = runs.ran(tmp_path, *runs.conform(tmp_path / "ray", names, "--ray", nodes.address), timeout=900)
-    assert made.returncode == 0, made.stderr
-    same(tmp_path, "ray", expected)
+        runs.ended(0, tmp_path, runs.on(nodes, tmp_path, names), timeout=900)
+    same(tmp_path, expected)
     ran = sorted((task["node"], task["began"], task["seconds"]) for task in runs.tasks(tmp_path / "ray"))
     assert len(ran) == 20
     for (node, began, seconds), (other, after, _) in pairwise(ran):
@@ -145,13 +139,10 @@ def test_a_task_has_the_gpu_it_asks_for_and_waits_where_there_is_none(tmp_path: 
     """The GPU is declared by the node, and faked: what Ray hands out is seen, nothing computes on it."""
     names = [runs.adapter(tmp_path, "right")]
     with cluster(tmp_path / "cluster", nodes=1) as nodes:
-        words = runs.conform(tmp_path / "ray", names, "--ray", nodes.address, "--ray-gpus", "1", "--ray-wait", "5")
-        made = runs.ran(tmp_path, *words)
-        assert made.returncode == REFUSED, made.stderr
-        assert "none of 2 nodes had 1 CPU, 1 GPU for a task" in made.stderr
+        words = runs.on(nodes, tmp_path, names, "--ray-gpus", "1", "--ray-wait", "5")
+        runs.ended(REFUSED, tmp_path, words, "none of 2 nodes had 1 CPU, 1 GPU for a task")
         nodes.add(num_gpus=1)
-        made = runs.ran(tmp_path, *words)
-        assert made.returncode == 0, made.stderr
+        runs.ended(0, tmp_path, words)
     assert {task["visible"] for task in runs.tasks(tmp_path / "ray")} == {"0"}
 
 
@@ -162,29 +153,26 @@ def test_nodes_of_unequal_versions_are_an_error_unless_allowed(tmp_path: Path) -
     (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 99.0\n")
     with cluster(tmp_path / "cluster", nodes=1) as nodes:
         nodes.add(env_vars={"PYTHONPATH": str(tmp_path / "fake")})
-        words = runs.conform(tmp_path / "ray", names, "--ray", nodes.address)
+        words = runs.on(nodes, tmp_path, names)
         made = runs.ran(tmp_path, *words)
         assert made.returncode == REFUSED, made.stderr
         assert "numpy 99.0 beside" in made.stderr or "beside 99.0" in made.stderr
-        allowed = runs.ran(tmp_path, *words, "--ray-mixed")
-        assert allowed.returncode == 0, allowed.stderr
+        runs.ended(0, tmp_path, [*words, "--ray-mixed"])
     found = {task["versions"]["numpy"] for task in runs.tasks(tmp_path / "ray")}
     assert "99.0" in found
     assert len(found) == 2
 
 
 def test_a_cluster_that_does_not_answer_is_refused(tmp_path: Path) -> None:
-    made = runs.ran(tmp_path, *runs.conform(tmp_path / "out", ["reference"], "--ray", "127.0.0.1:1"))
-    assert made.returncode == REFUSED, made.stderr
-    assert "no Ray cluster answers at 127.0.0.1:1" in made.stderr
+    words = runs.conform(tmp_path / "out", ["reference"], "--ray", "127.0.0.1:1")
+    runs.ended(REFUSED, tmp_path, words, "no Ray cluster answers at 127.0.0.1:1")
 
 
 def test_a_local_cluster_is_started_where_it_is_asked_for(tmp_path: Path) -> None:
     names = [runs.adapter(tmp_path, "right"), runs.adapter(tmp_path, "wrong", wrong=True)]
     expected = alone(tmp_path, names)
-    made = runs.ran(tmp_path, *runs.conform(tmp_path / "ray", names, "--ray", "local", "--ray-parts", "2"))
-    assert made.returncode == FAILED, made.stderr
-    same(tmp_path, "ray", expected)
+    runs.ended(FAILED, tmp_path, runs.conform(tmp_path / "ray", names, "--ray", "local", "--ray-parts", "2"))
+    same(tmp_path, expected)
 
 
 @pytest.fixture(autouse=True)

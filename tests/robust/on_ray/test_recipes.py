@@ -9,7 +9,7 @@ import pytest
 import yaml
 from ray.scripts.scripts import start
 
-from tests.robust.command import ROOT
+from tests.commands import ROOT
 
 PAGE = (ROOT / "docs" / "campaigns.md").read_text()
 INDENTED = "\n".join(re.findall(r"^    (.*)$", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL), re.MULTILINE))

@@ -17,17 +17,14 @@ def test_a_run_that_loses_a_node_ends_with_the_report_of_one_process(tmp_path: P
     """The line for line of verdicts, cases, errors, diagnoses and failures, of one right adapter and one wrong; a node dies
     while a shard runs there. Adapters and ssmspec itself are the ones that the driver sent."""
     names = [runs.adapter(tmp_path, "right", subjects=2), runs.adapter(tmp_path, "wrong", wrong=True)]
-    alone = runs.ran(tmp_path, *runs.conform(tmp_path / "alone", names))
-    assert alone.returncode == FAILED, alone.stderr
+    runs.ended(FAILED, tmp_path, runs.conform(tmp_path / "alone", names))
     runs.forget(tmp_path)
-    with cluster(tmp_path / "cluster") as nodes:
-        words = runs.conform(tmp_path / "ray", names, "--ray", nodes.address)
-        with runs.running(tmp_path, *words) as run:
-            with runs.held(tmp_path):
-                runs.called(tmp_path, 2, "right")  # a shard on each node, and neither ends
-                nodes.kill(0)
-                runs.died(tmp_path, "right")  # with its node, while its call still waits
-            assert run.wait(600) == FAILED, (tmp_path / "run.log").read_text()
+    with cluster(tmp_path / "cluster") as nodes, runs.running(tmp_path, *runs.on(nodes, tmp_path, names)) as run:
+        with runs.held(tmp_path):
+            runs.called(tmp_path, 2, "right")  # a shard on each node, and neither ends
+            nodes.kill(0)
+            runs.died(tmp_path, "right")  # with its node, while its call still waits
+        assert run.wait(600) == FAILED, (tmp_path / "run.log").read_text()
     log = (tmp_path / "run.log").read_text()
     assert "lost its worker" in log
     assert re.search(r"[1-3]/3 shards, \d+/\d+ cases, about \d+ s left", log), log
@@ -53,17 +50,14 @@ def test_a_run_that_loses_a_node_ends_with_the_report_of_one_process(tmp_path: P
     ],
 )
 def test_what_a_cluster_cannot_do_is_refused_before_any_task(tmp_path: Path, words: list[str], said: str) -> None:
-    made = runs.ran(tmp_path, *runs.conform(tmp_path / "out", ["reference"], *words))
-    assert made.returncode == REFUSED, made.stderr
-    assert said in " ".join(made.stderr.replace("│", " ").split())
+    runs.ended(REFUSED, tmp_path, runs.conform(tmp_path / "out", ["reference"], *words), said)
     assert not (tmp_path / "out").exists()
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError('No module named ray')\n")
-    made = runs.ran(tmp_path, *runs.conform(tmp_path / "out", ["reference"], "--ray", "auto"))
-    assert made.returncode == REFUSED
-    assert "pip install '../ssmspec[ray]'" in made.stderr
+    words = runs.conform(tmp_path / "out", ["reference"], "--ray", "auto")
+    runs.ended(REFUSED, tmp_path, words, "pip install '../ssmspec[ray]'")
 
 
 def test_a_node_takes_as_many_tasks_as_it_has_of_everything() -> None:
