@@ -6,26 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.faults.fault import FP32
 from conformance.faults.memory import bits
 from conformance.isolation.declared import bare
 from conformance.judge.bitwise import LAWS
-from conformance.judge.verdict import Judgement, judge
 from conformance.suite import find
-from ssmspec_ref.contract import BITWISE, FLOAT64, Capability, Verdict
+from ssmspec_ref.contract import BITWISE, FLOAT64, Capability
 from ssmspec_ref.errors import ParameterError
+
+from .judging import FP32, fails, judged, passes
 
 CASE = "ssd.scan/b3,t7,g1,h2,p3,n4/plain/gentle/s0"
 
 
-def judged(capability: Capability, identity: str = CASE) -> Judgement:
-    specification, case = find(identity)
-    return judge(specification, capability, case)
-
-
 @pytest.mark.parametrize("identity", [CASE, "ssd.scan/b1,t1,g1,h2,p3,n4/plain/wide/s0", "ssd.scan/b2,t5/z=on/normal/s3"])
 def test_one_order_holds_every_law(identity: str) -> None:
-    assert judged(Capability(bits.one_order, FP32, bitwise=tuple(BITWISE)), identity).verdict is Verdict.PASS
+    passes(judged(Capability(bits.one_order, FP32, bitwise=tuple(BITWISE)), identity))
 
 
 @pytest.mark.parametrize(
@@ -40,11 +35,8 @@ def test_one_order_holds_every_law(identity: str) -> None:
 )
 def test_a_fault_breaks_its_law_and_no_bound(run: object, law: str) -> None:
     wrong = Capability(run, FP32)  # type: ignore[arg-type]
-    assert judged(wrong).verdict is Verdict.PASS
-    found = judged(replace(wrong, bitwise=(law,)))
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "bits")
-    assert f"declared bitwise ({law})" in found.message
-    assert "other bits of y" in found.message
+    passes(judged(wrong, CASE))
+    fails(judged(replace(wrong, bitwise=(law,)), CASE), "bits", f"declared bitwise ({law})", "other bits of y")
 
 
 def test_a_batch_and_its_rows_are_compared_in_packed_runs_and_in_windows() -> None:
@@ -67,7 +59,7 @@ def test_a_batch_and_its_rows_are_compared_in_packed_runs_and_in_windows() -> No
         (packed, "ssd.scan_packed/b3,t5,g1,h1,p2,n2/plain/gentle/s0"),
         (Windows, "ssd.verify_snapshots/b2,t3,g1,h1,p2,n2,j2/plain/gentle/s0"),
     ):
-        assert judged(Capability(run, FLOAT64), identity).verdict is Verdict.PASS
+        passes(judged(run, identity))
         assert judged(Capability(run, FLOAT64, bitwise=("rows",)), identity).kind == "bits"
 
 

@@ -1,5 +1,6 @@
 """Mistakes in implementations that share no code with the planted faults equal the planted fault of the same mechanism."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,22 @@ from conformance.faults.catalogue import FAULTS
 from conformance.faults.fault import EVERYTHING
 from conformance.judge.clock import Clock
 from conformance.judge.diagnosis import looks_like
-from conformance.judge.verdict import judge
-from conformance.run.plan import Selection, plan
-from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject, Verdict
+from ssmspec_ref.contract import Capability, Limits, Subject, Verdict
 from ssmspec_ref.functions import silu, softplus
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from ..strangers import recurrences
-
-FP32 = NumericContract()
+from .judging import FP32, of, planned
 
 
 def told(operation: str, run: Any, tier: str, some: tuple[str, ...] = (), limits: Limits = EVERYTHING) -> str:
     """What the report says that an implementation equals, by the cases of a tier, or by some of them."""
-    subject = Subject("x", {operation: Capability(run, FP32, limits)}, absent={"": "a part"})
-    jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(tier=tier, operation=operation))
+    jobs, _ = planned(Subject("x", {operation: Capability(run, FP32, limits)}, absent={"": "a part"}), tier)
     jobs = [job for job in jobs if not some or job.identity.removeprefix(f"{operation}/") in some]
     cases: dict[bool, list[Case]] = {True: [], False: []}
     for job in jobs:
-        verdict = judge(job.specification, job.capability, job.case).verdict
-        cases[verdict is Verdict.PASS].append(job.case)
+        cases[of(job).verdict is Verdict.PASS].append(job.case)
     first = jobs[0]
     return looks_like(first.specification, first.capability, cases[False], cases[True], FAULTS, Clock(30.0)).equal
 
@@ -57,22 +53,14 @@ def ssd_with_a_strict_tail(S: Array, window: Any, params: Any) -> tuple[Array, A
 
 
 def delta_whose_dead_gates_decay(S: Array, window: Any, params: Any, live: Array) -> tuple[Array, Array]:
-    """Token by token; a dead token has beta 0, and its gate as it came."""
-    S, heads, outputs = S.astype(np.float64), window.v.shape[2], []
-    for t in range(window.v.shape[1]):
-        on = live[:, t, None]
-        q, k = (np.where(on[..., None], np.repeat(a[:, t], heads // a.shape[2], axis=1), 0.0) for a in (window.q, window.k))
-        if params.l2_norm:
-            q, k = (a / np.sqrt((a * a).sum(axis=-1, keepdims=True) + params.eps) for a in (q, k))
-        g = window.g[:, t] if window.g.ndim == 4 else window.g[:, t, :, None]
-        with np.errstate(all="ignore"):
-            S = S * np.exp(g)[..., None]
-            error = np.where(on[..., None], window.v[:, t], 0.0) - (S * k[..., None]).sum(axis=2)
-            S = S + k[..., None] * (np.where(on, window.beta[:, t], 0.0)[..., None] * error)[:, :, None]
-            o = (S * q[..., None]).sum(axis=2) * (q.shape[-1] ** -0.5 if params.scale is None else params.scale)
-        outputs.append(np.where(on[..., None], o, 0.0))
+    """A dead token has beta 0, and its gate as it came."""
+
+    def dead(a: Array) -> Array:
+        return np.where(live.reshape(*live.shape, *[1] * (a.ndim - 2)), a, 0.0)
+
+    q, k, v, beta = map(dead, (window.q, window.k, window.v, window.beta))
     with np.errstate(all="ignore"):
-        return np.stack(outputs, axis=1).astype(np.float32), S.astype(np.float32)
+        return recurrences.delta_scan(S, replace(window, q=q, k=k, v=v, beta=beta), params)
 
 
 def attention_that_forgets_to_rescale(

@@ -16,14 +16,10 @@ from conformance.faults.fault import single
 from conformance.faults.memory import graphs
 from conformance.faults.memory.graphs import right
 from conformance.isolation.declared import bare, plain
-from conformance.judge.verdict import Judgement, judge
-from conformance.run.known import read_known
 from conformance.run.load import check_form
 from conformance.run.plan import Job, Selection, plan
 from conformance.run.process import Process
-from conformance.run.results import Setting
-from conformance.run.runner import run
-from conformance.suite import PURE, SPECIFICATIONS, find
+from conformance.suite import PURE, SPECIFICATIONS
 from conformance.suite.graph.__main__ import table
 from conformance.suite.graph.alone import cases, shard
 from conformance.suite.graph.replayed import calls_of, replayed
@@ -33,17 +29,10 @@ from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Graph, Launch, Li
 from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.shapes import Array
 
+from .judging import fails, judged, of, outcome, passes, planned
+
 STEP = "ssd.step/b5,g2,h6,p5,n4/graph=replayed/gentle/s0"
 OVER_WINDOWS = ("verify_snapshots", "verify_replay", "buffered_verify", "buffered_step")
-
-
-def jobs_of(subject: Subject, operation: str = "*", tier: str = "standard") -> list[Job]:
-    return plan({"some": Adapter("some", "1", (subject,))}, Selection(tier, operation=operation))[0]
-
-
-def judged(capability: Capability, identity: str = STEP) -> Judgement:
-    specification, case = find(identity)
-    return judge(specification, capability, case)
 
 
 def captured_rightly() -> list[Job]:
@@ -51,20 +40,15 @@ def captured_rightly() -> list[Job]:
     found: list[Job] = []
     for subject in reference.adapter().subjects:
         pure = {
-            operation: replace(capability, run=right(capability.run), limits=without_graph(capability.limits))
+            operation: replace(capability, run=right(capability.run), limits=asked(capability.limits))
             for operation, capability in subject.capabilities.items()
             if operation in {of.operation for of in PURE if "graph" in of.rare} and not operation.endswith(OVER_WINDOWS)
         }
-        found += replays_of(replace(subject, capabilities=pure))
+        found += cases("some", Adapter("some", "1", (replace(subject, capabilities=pure),)))
     return found
 
 
-def replays_of(subject: Subject) -> list[Job]:
-    """The cases of a subject that are replayed."""
-    return list(cases("some", Adapter("some", "1", (subject,))))
-
-
-def without_graph(limits: Limits) -> Limits:
+def asked(limits: Limits) -> Limits:
     """The limits as an adapter gives them."""
     return replace(limits, options={name: values for name, values in limits.options.items() if name != "graph"})
 
@@ -81,8 +65,7 @@ def test_every_pure_operation_on_a_state_has_cases_with_and_without_padding() ->
 
 @pytest.mark.parametrize("job", RIGHT[::6], ids=lambda job: job.identity)
 def test_what_reads_its_inputs_again_passes(job: Job) -> None:
-    found = judge(job.specification, job.capability, job.case)
-    assert found.verdict is Verdict.PASS, found.message
+    passes(of(job))
 
 
 def test_the_calls_of_a_case_differ_in_all_that_is_no_weight() -> None:
@@ -102,22 +85,15 @@ def test_the_calls_of_a_case_differ_in_all_that_is_no_weight() -> None:
 
 @pytest.mark.parametrize("fault", graphs.FAULTS, ids=lambda fault: fault.name)
 def test_what_keeps_something_of_the_capture_fails_in_a_replay_only(fault: Any) -> None:
-    subject = fault.subject
-    failed = [
-        job.identity
-        for job in (*jobs_of(subject, tier="smoke"), *replays_of(subject))
-        if judge(job.specification, job.capability, job.case).verdict is not Verdict.PASS
-    ]
+    jobs = *planned(fault.subject)[0], *cases("some", Adapter("some", "1", (fault.subject,)))
+    failed = [job.identity for job in jobs if of(job).verdict is not Verdict.PASS]
     assert failed, "caught by no case"
     assert all("graph=replayed" in identity for identity in failed)
 
 
 def test_an_output_that_the_next_replay_overwrites_is_told_as_such() -> None:
-    found = judged(
-        Capability(of_name("hands_out_its_buffer").capability.run, FLOAT64), "conv.scan/b5,t7,c6,w4/graph=replayed/normal/s0"
-    )
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "overwritten")
-    assert "y of replay 1, M of replay 1" in found.message
+    run = of_name("hands_out_its_buffer").capability.run
+    fails(judged(run, "conv.scan/b5,t7,c6,w4/graph=replayed/normal/s0"), "overwritten", "y of replay 1, M of replay 1")
 
 
 def test_the_table_of_an_adapter_counts_by_operation_and_its_parts_are_the_whole() -> None:
@@ -130,8 +106,7 @@ def test_the_table_of_an_adapter_counts_by_operation_and_its_parts_are_the_whole
 
 def test_the_cause_of_a_failing_commit_is_searched_under_the_contracts_of_all_faults() -> None:
     """A fault in float32 that it is compared with cannot hold its inputs."""
-    home = Adapter("some", "1", (of_name("count_at_the_capture").subject,))
-    (diagnosis,) = run(*plan({"some": home}, Selection("standard")), Setting({"some": read_known("some")})).diagnoses
+    (diagnosis,) = outcome(of_name("count_at_the_capture").subject, "standard").diagnoses
     assert diagnosis.smallest == "conv.commit/b1,t1,c1,w2/graph=replayed/normal/s0"
     assert "search" not in diagnosis.facts
     assert "graph=off" in diagnosis.facts["passes"]
@@ -139,7 +114,7 @@ def test_the_cause_of_a_failing_commit_is_searched_under_the_contracts_of_all_fa
 
 def test_only_a_graph_is_replayed_and_the_report_says_what_was_left_out() -> None:
     plainly, why = Capability(ssd.step, FLOAT64), "the host chooses the grid from the lengths"
-    assert not any(replayed(job.case) for job in jobs_of(single("ssd.step", ssd.step)))
+    assert not any(replayed(job.case) for job in planned(single("ssd.step", ssd.step), "standard")[0])
     for capability, said in (
         (plainly, "cases with graph=replayed (run only of a Graph)"),
         (replace(plainly, uncaptured=why), f"cases with graph=replayed (cannot be captured: {why})"),
@@ -177,11 +152,9 @@ def test_a_graph_is_captured_in_the_process_of_its_adapter() -> None:
             for job in plan({"faults": process.adapter}, Selection("standard", subject="cleared_once"))[0]
             if replayed(job.case)
         ]
-        found = judge(job.specification, job.capability, job.case)
+        fails(of(job), "bound", "of replay 1")
     finally:
         process.close()
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "bound")
-    assert "of replay 1" in found.message
 
 
 # --- tensors on a CPU, which the suite captures itself ---
@@ -217,41 +190,28 @@ SHUFFLED = "ssd.step/b5,g2,h6,p5,n4/slots=shuffled,graph=replayed/gentle/s0"
 LOOSE = NumericContract("fp64", "fp64", "fp64", softplus_threshold=20.0)
 
 
-def of_torch(*given: Any) -> Capability:
-    return Capability(Graph(Steps(*given)), LOOSE, POOLED)
+def waits(S: Array, token: Any, params: Any) -> Launch:
+    x = torch.tensor(token.x)
+    return Launch((x,), lambda: x * x.max().item())
 
 
-def test_operations_of_tensors_on_a_cpu_are_written_down_and_replayed() -> None:
-    assert judged(of_torch(), SHUFFLED).verdict is Verdict.PASS
+HELD, LARGEST = (lambda slots: slots), (lambda token: float(token.x.max()))
+LAUNCHED: dict[str, tuple[Any, str, str, tuple[str, ...]]] = {
+    "tensors on a CPU": (Steps(), SHUFFLED, "", ()),
+    "slots that were read on the host": (Steps(lambda slots: slots.clone()), SHUFFLED, "bound", ("of replay 2",)),
+    "a number that differs between calls": (
+        Steps(HELD, LARGEST), SHUFFLED, "error", ("inputs[8] of the launch is ", "put it into an array"),
+    ),
+    "a launch that waits": (waits, STEP, "error", ("waits for the host",)),
+    "arrays of NumPy without a capture": (right(ssd.step).prepare, STEP, "error", ("give Graph(prepare, capture)",)),
+}  # fmt: skip
 
 
-def test_slots_that_were_read_on_the_host_stay_those_of_the_capture() -> None:
-    found = judged(of_torch(lambda slots: slots.clone()), SHUFFLED)
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "bound")
-    assert "of replay 2" in found.message
-
-
-def test_a_number_on_the_host_that_differs_between_calls_is_told() -> None:
-    found = judged(of_torch(lambda slots: slots, lambda token: float(token.x.max())), SHUFFLED)
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "error")
-    assert "inputs[8] of the launch is " in found.message
-    assert "put it into an array" in found.message
-
-
-def test_a_launch_that_waits_for_the_host_is_refused() -> None:
-    def prepare(S: Array, token: Any, params: Any) -> Launch:
-        x = torch.tensor(token.x)
-        return Launch((x,), lambda: x * x.max().item())
-
-    found = judged(Capability(Graph(prepare), LOOSE))
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "error")
-    assert "waits for the host" in found.message
-
-
-def test_arrays_of_numpy_need_a_capture_of_the_adapter() -> None:
-    found = judged(Capability(Graph(right(ssd.step).prepare), FLOAT64))
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "error")
-    assert "give Graph(prepare, capture)" in found.message
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_what_a_graph_launches_is_written_down_and_replayed_or_told(name: str) -> None:
+    prepare, identity, kind, said = LAUNCHED[name]
+    found = judged(Capability(Graph(prepare), LOOSE, POOLED if identity == SHUFFLED else Limits()), identity)
+    fails(found, kind, *said) if kind else passes(found)
 
 
 def test_each_method_is_captured_once_for_each_set_of_shapes() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from conformance.errors import UnknownOperation
-from conformance.run.plan import Selection, plan
-from ssmspec_ref.contract import FLOAT64, Adapter, Capability, Limits, NumericContract, Subject
+from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract
 from ssmspec_ref.errors import ParameterError
+
+from .judging import planned
 
 WIDER: dict[str, Any] = {
     "state": "bf16",
@@ -71,10 +72,6 @@ def test_what_widens_nothing_is_left_out() -> None:
 def test_a_contract_that_says_nothing_known_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=r" is .*; "):
         NumericContract(**wrong)
-
-
-def planned(capabilities: dict[str, Capability]) -> Any:
-    return plan({"a": Adapter("a", "1", (Subject("s", capabilities),))}, Selection())
 
 
 def test_an_operation_that_does_not_exist_is_refused() -> None:

@@ -18,19 +18,20 @@ from conformance.judge.diagnosis import Stepped, diverges, looks_like
 from conformance.judge.verdict import Judgement, Measured
 from conformance.report.stream import Diagnosis
 from conformance.run.known import read_known
-from conformance.run.plan import Selection, plan
 from conformance.run.results import Setting
 from conformance.run.runner import run
 from conformance.suite import find
 from ssmspec_ref import delta, ssd
-from ssmspec_ref.contract import Adapter, Capability, Subject, Verdict
+from ssmspec_ref.contract import Capability, Subject, Verdict
 from ssmspec_ref.records import prefix
 from ssmspec_ref.shapes import Array
+
+from .judging import outcome, planned
 
 
 def diagnosed(subject: Subject, operation: str, kind: str = "*") -> Diagnosis:
     """The first diagnosis of one operation at the smoke tier."""
-    jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(operation=operation))
+    jobs, _ = planned(subject, operation=operation)
     jobs = [job for job in jobs if job.case.options.get("kind", kind) == kind]
     return run(jobs, [], Setting({"x": read_known("x")})).diagnoses[0]
 
@@ -167,8 +168,7 @@ def test_a_fault_of_windows_is_known_however_they_are_verified() -> None:
 def test_faults_that_one_case_does_not_tell_apart_are_all_named() -> None:
     subject = of_name("KeepsEveryDraft", "delta.verify_snapshots").subject
     case = "delta.verify_snapshots/b1,t1,g1,h1,k1,v1,j2/plain/gentle/s0"
-    jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(case=case))
-    (found,) = run(jobs, [], Setting({"x": read_known("x")})).diagnoses
+    (found,) = outcome(subject, case=case).diagnoses
     assert "`KeepsEveryDraft`" in found.looks_like
     assert found.looks_like.count("`") > 2
 

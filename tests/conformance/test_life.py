@@ -22,6 +22,8 @@ from conformance.suite.life.states import BLOCK, hit, same
 from ssmspec_ref.contract import FLOAT64, Capability, Verdict
 from ssmspec_ref.layers import mixer
 
+from .judging import judged, passes
+
 SPECIFICATION = next(s for s in SPECIFICATIONS if s.operation == "life.states" and s.fixed["kind"] == "mamba2")
 BESIDE = ("fork", "mixed")
 """Scripts that feed a sequence and its fork in one server."""
@@ -39,43 +41,50 @@ def steps_of(way: str, block: str = "four") -> tuple[Step, ...]:
     return steps
 
 
+def begun(way: str, block: str = "four") -> list[tuple[int, int]]:
+    """How long each prompt of a script is, and how much of it a server has saved."""
+    steps = [step for step in steps_of(way, block) if step.do == "begin"]
+    return [(len(step.tokens), step.found) for step in steps if step.tokens is not None]
+
+
+def tiny_of(way: str) -> str:
+    return TINY.format(way) if way != "prefix" else TINY.replace("script={},", "")
+
+
+blocks = pytest.mark.parametrize("block", ["four", "seven"])
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_script_has_all_that_its_way_names(way: str) -> None:
     assert set(Counter(step.do for step in steps_of(way))) == set(WAYS[way])
 
 
 def test_prompts_find_prefixes_and_miss_them_and_some_end_at_a_boundary() -> None:
-    begun = [step for step in steps_of("prefix") if step.do == "begin"]
-    assert any(step.found for step in begun)
-    assert any(not step.found for step in begun)
-    assert any(len(step.tokens) % 4 == 0 for step in begun if step.tokens is not None)
+    prompts = begun("prefix")
+    assert {bool(found) for _, found in prompts} == {True, False}
+    assert any(length % 4 == 0 for length, _ in prompts)
 
 
-@pytest.mark.parametrize("block", ["four", "seven"])
+@blocks
 @pytest.mark.parametrize("way", WAYS)
 def test_a_script_ends_with_hits_of_what_a_copy_has_saved(way: str, block: str) -> None:
     """Two prompts that find all but their last token, and one that finds nothing, for each copy."""
-    begun = [step for step in steps_of(way, block) if step.do == "begin"][: -1 if way in BESIDE else None]
-    lengths = [(len(step.tokens), step.found) for step in begun[-6 if way == "mixed" else -3 :] if step.tokens is not None]
+    lengths = begun(way, block)[: -1 if way in BESIDE else None][-6 if way == "mixed" else -3 :]
     for first, second, after in zip(*[iter(lengths)] * 3, strict=True):
         assert first == second == (first[1] + 1, 3 * BLOCK[block])
         assert after == (2 * BLOCK[block] + 2, 0)
 
 
-@pytest.mark.parametrize("block", ["four", "seven"])
-@pytest.mark.parametrize("way", ["fork", "move", "mixed"])
-def test_a_prompt_continues_the_origin_after_it_and_its_copies_were_fed(way: str, block: str) -> None:
-    begun = [step for step in steps_of(way, block) if step.do == "begin"][{"fork": -5, "move": -4, "mixed": -8}[way]]
-    assert begun.tokens is not None
-    assert (len(begun.tokens), begun.found) == (3 * BLOCK[block] + 1, 3 * BLOCK[block])
+@blocks
+@pytest.mark.parametrize(("way", "place"), [("fork", -5), ("move", -4), ("mixed", -8)])
+def test_a_prompt_continues_the_origin_after_it_and_its_copies_were_fed(way: str, place: int, block: str) -> None:
+    assert begun(way, block)[place] == (3 * BLOCK[block] + 1, 3 * BLOCK[block])
 
 
-@pytest.mark.parametrize("block", ["four", "seven"])
+@blocks
 @pytest.mark.parametrize("way", BESIDE)
 def test_a_last_prompt_has_the_tokens_of_two_sequences_in_the_order_they_were_fed(way: str, block: str) -> None:
-    last = [step for step in steps_of(way, block) if step.do == "begin"][-1]
-    assert last.tokens is not None
-    assert (len(last.tokens), last.found) == (5 * BLOCK[block] + 4, 3 * BLOCK[block])
+    assert begun(way, block)[-1] == (5 * BLOCK[block] + 4, 3 * BLOCK[block])
 
 
 def test_a_prefix_is_found_if_it_is_saved_on_this_server_and_leaves_a_token() -> None:
@@ -92,14 +101,13 @@ def test_a_prefix_is_found_if_it_is_saved_on_this_server_and_leaves_a_token() ->
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("build", [States, lives.Written], ids=lambda build: build.__name__)
 def test_servers_that_copy_and_servers_that_write_in_place_pass(build: Any, way: str) -> None:
-    specification, case = find(TINY.format(way) if way != "prefix" else TINY.replace("script={},", ""))
-    assert judge(specification, Capability(build, FLOAT64), case).verdict is Verdict.PASS
+    passes(judged(build, tiny_of(way)))
 
 
 @pytest.mark.parametrize("fault", lives.FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_fails_in_a_long_script(fault: Any) -> None:
     capability = fault.capability
-    tiny = (find(TINY.format(way) if way != "prefix" else TINY.replace("script={},", ""))[1] for way in WAYS)
+    tiny = (find(tiny_of(way))[1] for way in WAYS)
     cases = chain(tiny, filter(SPECIFICATION.common, SPECIFICATION.tabled()))
     assert any(judge(SPECIFICATION, capability, case).verdict is Verdict.FAIL for case in cases)
 
@@ -109,7 +117,7 @@ SPLIT = [case for case in SPECIFICATION.cases("standard", ASKED) if case.options
 
 @pytest.mark.parametrize("case", SPLIT, ids=SPECIFICATION.identify)
 def test_a_server_of_several_ranks_that_cuts_each_part_passes(case: Any) -> None:
-    assert judge(SPECIFICATION, Capability(Ranks, FLOAT64, ASKED), case).verdict is Verdict.PASS
+    passes(judge(SPECIFICATION, Capability(Ranks, FLOAT64, ASKED), case))
 
 
 @pytest.mark.parametrize("fault", ranks.FAULTS, ids=lambda fault: fault.name)
@@ -117,7 +125,7 @@ def test_a_wrong_cut_fails_between_ranks_only(fault: Any) -> None:
     capability = replace(fault.capability, limits=ASKED)
     assert any(judge(SPECIFICATION, capability, case).kind == "bound" for case in SPLIT)
     alone = SPECIFICATION.case({"j": 30}, {"script": "move"}, "gentle", 0)
-    assert judge(SPECIFICATION, capability, alone).verdict is Verdict.PASS
+    passes(judge(SPECIFICATION, capability, alone))
 
 
 def test_ranks_are_tested_only_where_limits_ask_for_them() -> None:
@@ -264,6 +272,6 @@ def test_a_short_hit_with_a_wrong_state_fails(build: Any) -> None:
 
 @pytest.mark.parametrize("found", [-1.0, 0.5, float("nan"), 8.0, 1e300])
 def test_a_number_of_found_tokens_that_cannot_be_is_wrong(found: float) -> None:
-    begun = next(step for step in steps_of("prefix") if step.do == "begin" and step.found == 4)
-    assert hit(begun, found) == 4 != found
-    assert [hit(begun, n) for n in (0.0, 3.0, 4.0)] == [0, 3, 4]
+    first = next(step for step in steps_of("prefix") if step.do == "begin" and step.found == 4)
+    assert hit(first, found) == 4 != found
+    assert [hit(first, n) for n in (0.0, 3.0, 4.0)] == [0, 3, 4]

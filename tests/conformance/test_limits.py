@@ -17,9 +17,11 @@ from conformance.run.calls import leaves
 from conformance.suite import SPECIFICATIONS
 from conformance.suite.recurrences import RECURRENCES
 from conformance.suite.specification import OWN_CASES, Specification
-from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Verdict
+from ssmspec_ref.contract import FLOAT64, Capability, Limits
 
-every = pytest.mark.parametrize("specification", SPECIFICATIONS, ids=lambda s: "-".join([s.operation, *s.fixed.values()]))
+from .judging import FP32, NAMES, passes
+
+every = pytest.mark.parametrize("specification", SPECIFICATIONS, ids=NAMES)
 SIZES = ((1, 4), (2, 2), (1, 17), (3, 8), (16, 64), (64, 128))
 """Limits that are tried on each axis."""
 
@@ -81,7 +83,7 @@ def test_an_implementation_without_an_initial_state_passes_in_all_of_them(specif
 
     capability = Capability(run, FLOAT64, Limits({"slots": ("none",)}))
     for case in specification.cases("smoke", capability.limits):
-        assert judge(specification, capability, case).verdict is Verdict.PASS, specification.identify(case)
+        passes(judge(specification, capability, case))
 
 
 def uneven(size: int) -> bool:
@@ -125,11 +127,7 @@ def test_dead_entries_hold_ordinary_values_in_some_case(specification: Specifica
     cases = [c for c in specification.cases("standard", Limits()) if c.options["dead"] == ordinary and c.family != "wide"]
     assert cases
     for case in cases[:4]:
-        found = [
-            a
-            for a in leaves(specification.draw(case, NumericContract()))
-            if isinstance(a, np.ndarray) and a.dtype.kind == "f"
-        ]
+        found = [a for a in leaves(specification.draw(case, FP32)) if isinstance(a, np.ndarray) and a.dtype.kind == "f"]
         assert not any(np.isnan(a).any() or (a == POISON).any() for a in found), specification.identify(case)
 
 

@@ -8,11 +8,11 @@ import pytest
 from conformance.adapters.causal_conv1d import References, subjects
 from conformance.adapters.peer_kernels.formats import formats
 from conformance.judge.verdict import judge
-from conformance.suite import PURE
 from ssmspec_ref.contract import NumericContract, Verdict
 
+from .judging import SPECIFICATION
+
 torch = pytest.importorskip("torch")
-SPECIFICATIONS = {s.operation: s for s in PURE if s.operation in ("conv.step", "conv.scan")}
 CONTRACTS = list(formats(NumericContract(), states=False))
 
 
@@ -58,8 +58,8 @@ def failed(fault: str, subject: str, operation: str, contract: NumericContract) 
         for s in subjects(References(references(fault), contract.io), contract)
     }
     capability = made[subject].capabilities[operation]
-    cases = SPECIFICATIONS[operation].cases("smoke", capability.limits)
-    return sum(judge(SPECIFICATIONS[operation], capability, case).verdict is Verdict.FAIL for case in cases)
+    cases = SPECIFICATION[operation].cases("smoke", capability.limits)
+    return sum(judge(SPECIFICATION[operation], capability, case).verdict is Verdict.FAIL for case in cases)
 
 
 PLAIN, UPDATE, RING = "causal_conv1d_ref", "causal_conv1d_update_ref", "causal_conv1d_update_ref, ring"

@@ -1,5 +1,6 @@
 """Kernels of others are called in the formats of engines: nothing is rounded on the way, and what goes wrong there shows."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +11,17 @@ from conformance.adapters import sglang
 from conformance.adapters.flashinfer import CHANNELS, Reference
 from conformance.adapters.peer_kernels.formats import ENGINES, formats, named
 from conformance.adapters.peer_kernels.sources import Tensors
+from conformance.cases import Case
 from conformance.judge.draw import stored
 from conformance.judge.verdict import judge
-from conformance.suite import PURE
+from conformance.suite.specification import Specification
 from ssmspec_ref.contract import Capability, NumericContract, Verdict
 from tests.peer_kernels import SGLang
 
+from .judging import SPECIFICATION
+
 torch = pytest.importorskip("torch")
-TREE = next(specification for specification in PURE if specification.operation == "ssd.verify_tree")
-STEP = next(specification for specification in PURE if specification.operation == "selective.step")
+TREE, STEP = SPECIFICATION["ssd.verify_tree"], SPECIFICATION["selective.step"]
 
 
 def update(state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, z: Any, dt_bias: Any, dt_softplus: bool) -> Any:
@@ -47,9 +50,13 @@ def narrow(state: Any, x: Any, *rest: Any, **named: Any) -> Any:
 TREES = list(TREE.cases("smoke", sglang.STEP))
 
 
+def count(specification: Specification, capability: Capability, cases: Iterable[Case]) -> int:
+    """How many cases fail."""
+    return sum(judge(specification, capability, case).verdict is Verdict.FAIL for case in cases)
+
+
 def fails(kernels: SGLang, contract: NumericContract) -> int:
-    capability = Capability(kernels.ssd_tree, contract, sglang.STEP)
-    return sum(judge(TREE, capability, case).verdict is Verdict.FAIL for case in TREES)
+    return count(TREE, Capability(kernels.ssd_tree, contract, sglang.STEP), TREES)
 
 
 def test_parents_in_bf16_pass_only_where_it_is_declared_that_every_state_is_stored() -> None:
@@ -67,7 +74,7 @@ def test_trees_of_sglang_pass_in_every_format_and_a_lost_parent_fails(contract: 
 
 def failed(run: Any, contract: NumericContract) -> int:
     capability = Capability(Reference(run, contract.io, contract.state).step, contract, CHANNELS)
-    return sum(judge(STEP, capability, case).verdict is Verdict.FAIL for case in STEP.cases("smoke", CHANNELS))
+    return count(STEP, capability, STEP.cases("smoke", CHANNELS))
 
 
 @pytest.mark.parametrize("contract", list(formats(NumericContract())), ids=str)

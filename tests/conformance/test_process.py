@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from conformance.cli import app
 from conformance.errors import AdapterUnavailable
-from conformance.judge.verdict import Judgement, judge
-from conformance.refusal import FAILED, REFUSED
-from conformance.report.stream import read_report
+from conformance.judge.verdict import Judgement
+from conformance.refusal import FAILED
 from conformance.run.open_adapters import Opening
-from conformance.run.plan import Job, Selection, plan
+from conformance.run.plan import Selection, plan
 from conformance.run.process import PATIENCE, Process
-from ssmspec_ref.contract import Adapter, Verdict
+from ssmspec_ref.contract import Verdict
+from tests.commands import FAULTY, reported, without_seconds
+
+from .judging import fails, of
 
 RUNAWAYS, CONDUCT = "conformance.faults.misbehaving.runaways:adapter", "conformance.faults.misbehaving.conduct:adapter"
 
@@ -35,41 +35,27 @@ def conduct() -> Iterator[Process]:
     process.close()
 
 
-def jobs_of(adapter: Adapter, subject: str, tier: str = "smoke") -> list[Job]:
-    return plan({"x": adapter}, Selection(tier=tier, subject=subject))[0]
-
-
-def judged(process: Process, subject: str, only: Any = lambda case: True, tier: str = "smoke") -> list[Judgement]:
-    jobs = [job for job in jobs_of(process.adapter, subject, tier) if only(job.case)]
-    return [judge(job.specification, job.capability, job.case) for job in jobs]
-
-
-def first(process: Process, subject: str) -> Judgement:
-    job = jobs_of(process.adapter, subject)[0]
-    return judge(job.specification, job.capability, job.case)
+def judged(process: Process, subject: str, only: Any = lambda case: True, tier: str = "smoke") -> Iterator[Judgement]:
+    jobs, _ = plan({"x": process.adapter}, Selection(tier=tier, subject=subject))
+    return map(of, [job for job in jobs if only(job.case)])
 
 
 def test_what_hangs_is_ended_and_after_three_times_not_tried(runaways: Process) -> None:
-    found = judged(runaways, "hangs")
+    found = [*judged(runaways, "hangs")]
     assert {(j.verdict, j.kind) for j in found} == {(Verdict.UNKNOWN, "timeout")}
     assert found[0].message == "no answer within 0.8 s, so the worker was killed; raise --timeout"
     assert [j.message.startswith("not run: 3 cases") for j in found[:5]] == [False] * PATIENCE + [True] * 2
 
 
 def test_what_hangs_once_stops_nothing_else(runaways: Process) -> None:
-    found = judged(runaways, "hangs_on_one_token", lambda case: case.seed == 0 and case.sizes["t"] < 7, "standard")
+    found = [*judged(runaways, "hangs_on_one_token", lambda case: case.seed == 0 and case.sizes["t"] < 7, "standard")]
     assert len(found) > 3
     assert [j.kind for j in found].count("timeout") == 1
     assert [j.verdict for j in found].count(Verdict.PASS) == len(found) - 1
 
 
-def test_what_ends_its_process_fails_with_the_exit_code(runaways: Process) -> None:
-    found = first(runaways, "exits")
-    assert (found.verdict, found.kind, found.message) == (Verdict.FAIL, "crash", "the process ended with exit code 3")
-
-
 def test_what_crashes_fails_with_the_signal_and_the_line_and_the_next_case_is_judged(runaways: Process) -> None:
-    found = judged(runaways, "crashes_on_one_token")
+    found = [*judged(runaways, "crashes_on_one_token")]
     crashed = [j for j in found if j.kind == "crash"]
     assert crashed
     assert all("was ended by SIGSEGV | " in j.message and " in crashes_on_one_token" in j.message for j in crashed)
@@ -77,32 +63,15 @@ def test_what_crashes_fails_with_the_signal_and_the_line_and_the_next_case_is_ju
 
 
 def test_a_lost_gpu_fails_the_case_that_lost_it_and_no_other(runaways: Process) -> None:
-    found = judged(runaways, "loses_its_device", lambda case: case.seed == 0 and case.sizes["t"] < 7, "standard")
+    found = [*judged(runaways, "loses_its_device", lambda case: case.seed == 0 and case.sizes["t"] < 7, "standard")]
     lost = [j for j in found if j.verdict is Verdict.FAIL]
     assert lost
     assert len(lost) < len(found)
     assert {j.verdict for j in found} == {Verdict.FAIL, Verdict.PASS}
     assert all("illegal memory access" in j.message and "later cases run in another one" in j.message for j in lost)
-    assert judged(runaways, "loses_its_device", lambda case: case.sizes["t"] == 1)[0].verdict is Verdict.FAIL
-    assert judged(runaways, "loses_its_device", lambda case: case.sizes["t"] == 7)[0].verdict is Verdict.PASS
-
-
-def test_what_prints_to_the_standard_output_fails_with_what_it_printed(runaways: Process) -> None:
-    found = first(runaways, "prints")
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "printed")
-    assert found.message.startswith("printed 'launching (2, 7, 6, 5)\\n' to standard output")
-
-
-def test_what_is_left_on_a_device_fails_with_the_device(runaways: Process) -> None:
-    found = first(runaways, "on_a_device")
-    assert found.kind == "dtype"
-    assert found.message.startswith("y is Tensor of torch.float32 on cuda:0; it must be a NumPy array of float32")
-
-
-def test_what_lacks_a_method_fails_with_its_name(runaways: Process) -> None:
-    found = first(runaways, "WithoutCommit")
-    assert found.kind == "error"
-    assert "'WithoutCommit' object has no attribute 'commit'" in found.message
+    for tokens, verdict in ((1, Verdict.FAIL), (7, Verdict.PASS)):
+        of_them = judged(runaways, "loses_its_device", lambda case, tokens=tokens: case.sizes["t"] == tokens)
+        assert next(of_them).verdict is verdict
 
 
 def test_an_output_that_was_not_written_holds_no_earlier_result(runaways: Process) -> None:
@@ -115,21 +84,27 @@ def test_what_is_kept_from_call_to_call_shows_when_the_same_inputs_come_again(ru
     assert "wrong when the same inputs were given again in other arrays" in found[0].message
 
 
-@pytest.mark.parametrize(
-    ("subject", "kind", "said"),
-    [
-        ("wrong_shape", "shape", "S has shape (2, 6, 4, 5, 1); it must be (2, 6, 5, 4), axes (b h p n)"),
-        ("wrong_dtype", "dtype", "y is ndarray of float16; it must be a NumPy array of float32 or float64"),
-        ("raises", "error", "RuntimeError: no kernel image is available for execution on the device | "),
-        ("nan_output", "nan", "y holds nan in 1 of 420 places, first at b=1, t=6, h=5, p=4"),
-        ("mutates_input", "mutated", "the implementation wrote into its inputs; copy an input before writing to it"),
-        ("one_output", "outputs", "it returned 1 output; it must return a tuple of 2: y, S"),
-        ("keeps_wider_state", "dtype", "S is declared as bf16, but its values do not fit that format"),
-    ],
-)
-def test_a_bad_adapter_gets_a_verdict_that_says_what_is_wrong(conduct: Process, subject: str, kind: str, said: str) -> None:
-    found = first(conduct, subject)
-    assert (found.verdict, found.kind) == (Verdict.FAIL, kind)
+SAID: list[tuple[str, str, str, str]] = [
+    ("runaways", "exits", "crash", "the process ended with exit code 3"),
+    ("runaways", "prints", "printed", "printed 'launching (2, 7, 6, 5)\\n' to standard output"),
+    ("runaways", "on_a_device", "dtype", "y is Tensor of torch.float32 on cuda:0; it must be a NumPy array of float32"),
+    ("runaways", "WithoutCommit", "error", "AttributeError: 'WithoutCommit' object has no attribute 'commit'"),
+    ("conduct", "wrong_shape", "shape", "S has shape (2, 6, 4, 5, 1); it must be (2, 6, 5, 4), axes (b h p n)"),
+    ("conduct", "wrong_dtype", "dtype", "y is ndarray of float16; it must be a NumPy array of float32 or float64"),
+    ("conduct", "raises", "error", "RuntimeError: no kernel image is available for execution on the device | "),
+    ("conduct", "nan_output", "nan", "y holds nan in 1 of 420 places, first at b=1, t=6, h=5, p=4"),
+    ("conduct", "mutates_input", "mutated", "the implementation wrote into its inputs; copy an input before writing to it"),
+    ("conduct", "one_output", "outputs", "it returned 1 output; it must return a tuple of 2: y, S"),
+    ("conduct", "keeps_wider_state", "dtype", "S is declared as bf16, but its values do not fit that format"),
+]
+
+
+@pytest.mark.parametrize(("home", "subject", "kind", "said"), SAID)
+def test_a_bad_adapter_gets_a_verdict_that_says_what_is_wrong(
+    home: str, subject: str, kind: str, said: str, request: pytest.FixtureRequest
+) -> None:
+    found = next(judged(request.getfixturevalue(home), subject))
+    fails(found, kind)
     assert found.message.startswith(said)
 
 
@@ -144,62 +119,29 @@ def test_what_refuses_to_load_says_so_from_the_other_process(monkeypatch: pytest
         Process(CONDUCT, device="cuda")
 
 
-def call(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "160"})
-
-
 def test_two_processes_give_the_report_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "of it" / "ssmspec")])
-    words = [
-        "run",
-        "--adapter",
-        "conformance.faults.recurrences.arithmetic:adapter",
-        "--subject",
-        "[gt]*",
-        "--tier",
-        "smoke",
-        "--seed",
-        "7",
-    ]
     found = []
     for jobs in ("1", "2"):
-        made = call(*words, "--operation", "ssd.scan", "--seed", "7", "--jobs", jobs, "--report", str(tmp_path / jobs))
-        assert made.exit_code == FAILED, made.output
-        read = read_report(tmp_path / jobs / "report.jsonl")
-        found.append(([r.model_copy(update={"seconds": 0.0}) for r in read.results], read.diagnoses))
+        read = reported(FAILED, *FAULTY, "--tier", "smoke", "--seed", 7, "--jobs", jobs, report=tmp_path / jobs)
+        found.append(without_seconds(read))
         assert {d.rerun.split(" run ")[0] for d in read.diagnoses} == {f"'{sys.argv[0]}' conform"}
     assert found[0] == found[1]
 
 
 def test_in_one_process_or_in_two_the_verdicts_are_the_same(tmp_path: Path) -> None:
-    words = ["run", "--adapter", CONDUCT, "--subject", "[mnr]*", "--tier", "smoke", "--operation", "ssd.scan"]
-    verdicts = []
-    for more in ([], ["--in-process"]):
-        call(*words, *more, "--report", str(tmp_path))
-        verdicts.append([(r.case, r.verdict, r.failing) for r in read_report(tmp_path / "report.jsonl").results])
-    assert verdicts[0] == verdicts[1]
+    words = ("--adapter", CONDUCT, "--subject", "[mnr]*", "--tier", "smoke", "--operation", "ssd.scan")
+    isolated, here = (reported(FAILED, *words, *more, report=tmp_path).results for more in ([], ["--in-process"]))
+    assert [(r.case, r.verdict, r.failing) for r in isolated] == [(r.case, r.verdict, r.failing) for r in here]
 
 
 def test_shards_together_are_the_whole(tmp_path: Path) -> None:
-    found = []
-    for shard in ("1of1", "1of2", "2of2"):
-        call(
-            "run",
-            "--adapter",
-            "reference",
-            "--operation",
-            "conv.*",
-            "--tier",
-            "smoke",
-            "--shard",
-            shard,
-            "--report",
-            str(tmp_path),
-        )
-        found.append({r.case for r in read_report(tmp_path / "report.jsonl").results})
-    assert found[1] | found[2] == found[0]
-    assert found[1] & found[2] <= {""}
-    assert call("run", "--adapter", "reference", "--shard", "3of2").exit_code == REFUSED
+    words = ("--adapter", "reference", "--operation", "conv.*", "--tier", "smoke", "--in-process", "--shard")
+    whole, *parts = (
+        {r.case for r in reported(0, *words, shard, report=tmp_path).results} for shard in ("1of1", "1of2", "2of2")
+    )
+    assert parts[0] | parts[1] == whole
+    assert parts[0] & parts[1] <= {""}
 
 
 def test_an_opening_ends_its_processes() -> None:

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from conformance.suite import SPECIFICATIONS, find, speculate
+from conformance.suite import find, speculate
 from conformance.suite.recurrences import windows
 from conformance.suite.specification import CROSSED_ALREADY, DRAWN, LARGEST_DRAWN
 from ssmspec_ref.contract import FLOAT64, Limits, NumericContract
 
-OPERATIONS = {s.operation: s for s in SPECIFICATIONS}
+from .judging import SPECIFICATION
 
 
 @pytest.mark.parametrize(
     "operation", ["ssd.scan", "delta.verify_replay", "acceptance.process", "speculate.tree", "conv.step"]
 )
 def test_drawn_cases_follow_from_the_seed_and_are_found_again(operation: str) -> None:
-    specification = OPERATIONS[operation]
+    specification = SPECIFICATION[operation]
     drawn = list(specification.drawn("standard", Limits(), 5))
     assert drawn == list(specification.drawn("standard", Limits(), 5)) != list(specification.drawn("standard", Limits(), 6))
     assert len(drawn) == DRAWN["standard"]
@@ -24,7 +24,7 @@ def test_drawn_cases_follow_from_the_seed_and_are_found_again(operation: str) ->
 
 
 def test_drawn_sizes_keep_to_the_limits_and_most_runs_have_a_length_that_no_table_has() -> None:
-    scan, limits = OPERATIONS["ssd.scan"], Limits({"z": ("off",)}, {"g": (1, 1), "t": (1, 40)})
+    scan, limits = SPECIFICATION["ssd.scan"], Limits({"z": ("off",)}, {"g": (1, 1), "t": (1, 40)})
     known = {case.sizes["t"] for case in scan.cases("standard", Limits())}
     new = 0
     for seed in range(40):
@@ -69,7 +69,7 @@ def test_a_long_history_is_judged_by_the_numbers_of_a_short_one(
     "operation", ["ssd.scan", "ssd.step", "delta.step", "selective.scan_masked", "ssd.scan_packed", "conv.scan"]
 )
 def test_every_value_of_an_option_meets_more_rows_than_a_tile_and_a_wide_state(operation: str) -> None:
-    scan = OPERATIONS[operation]
+    scan = SPECIFICATION[operation]
     wide = [axis for axis in "pnkvcd" if axis in scan.base]
     found = [(case.options, case.sizes) for case in scan.cases("standard", Limits({"slots": scan.values["slots"]}))]
     for name, values in scan.values.items():

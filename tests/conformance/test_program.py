@@ -1,7 +1,6 @@
 """A program that speaks JSON lines is judged as any other; what it does wrong is an error of its case; the run goes on."""
 
 import json
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -10,40 +9,39 @@ import numpy as np
 import pytest
 
 from conformance.errors import AdapterUnavailable, ProgramError
-from conformance.judge.verdict import Judgement, judge
+from conformance.judge.verdict import Judgement
 from conformance.run.load import PROGRAM, load
 from conformance.run.plan import Selection, plan
 from conformance.run.process import Process
 from conformance.run.program import Program, arguments_of, plain
 from conformance.run.sessions import METHODS, opened
 from ssmspec_ref.contract import OPERATIONS, Verdict
+from tests.commands import ROOT, reported
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "program.py"
+from .judging import of
+
+EXAMPLE = ROOT / "docs" / "examples" / "program.py"
+
+
 SOURCE = EXAMPLE.read_text()
 
 
-def judged(folder: Path, source: str, count: int = 3, timeout: float = 20.0) -> list[Judgement]:
+def judged(folder: Path, source: str, count: int = 3, timeout: float = 20.0, operation: str = "ssd.step") -> list[Judgement]:
     """The first cases of a program, judged through a worker."""
     (folder / "program.py").write_text(source)
-    process = Process(f"{PROGRAM}{sys.executable} {folder / 'program.py'}", timeout=timeout)
-    try:
-        jobs, _ = plan({"x": process.adapter}, Selection(operation="ssd.step"))
-        return [judge(job.specification, job.capability, job.case) for job in jobs[:count]]
-    finally:
-        process.close()
+    with closing(Process(f"{PROGRAM}{sys.executable} {folder / 'program.py'}", timeout=timeout)) as process:
+        jobs, _ = plan({"x": process.adapter}, Selection(operation=operation))
+        return [of(job) for job in jobs[:count]]
+
+
+def test_the_example_is_judged_and_passes(tmp_path: Path) -> None:
+    words = ("--program", f"{sys.executable} {EXAMPLE}", "--tier", "smoke")
+    reported(0, *words, report=tmp_path, said="9 pass")
 
 
 def changed(old: str, new: str) -> str:
     assert SOURCE.count(old) == 1
     return SOURCE.replace(old, new)
-
-
-def test_the_example_is_judged_and_passes(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "conformance", "run", "--program", f"{sys.executable} {EXAMPLE}", "--tier", "smoke"]
-    root = EXAMPLE.parent.parent.parent
-    done = subprocess.run([*command, "--report", str(tmp_path)], capture_output=True, text=True, cwd=root, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 pass" in done.stdout
 
 
 def test_a_fault_in_a_program_is_found(tmp_path: Path) -> None:
@@ -159,10 +157,6 @@ def test_a_program_may_count_its_drafts(
     tmp_path: Path, proposed: int, accepted: int, drafts: tuple[int, int] | None, said: str
 ) -> None:
     source = GENERATOR.replace("PROPOSED", str(proposed)).replace("ACCEPTED", str(accepted))
-    (tmp_path / "program.py").write_text(source)
-    process = Process(f"{PROGRAM}{sys.executable} {tmp_path / 'program.py'}", timeout=20.0)
-    with closing(process):
-        jobs, _ = plan({"x": process.adapter}, Selection(operation="generate.greedy"))
-        found = judge(jobs[0].specification, jobs[0].capability, jobs[0].case)
+    (found,) = judged(tmp_path, source, 1, operation="generate.greedy")
     assert (found.verdict, found.drafts) == (Verdict.FAIL if said else Verdict.PASS, drafts)
     assert said in found.message

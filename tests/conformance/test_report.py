@@ -1,6 +1,5 @@
 """A report is read back as it was written, and refused when it is cut or edited; known failures ratchet."""
 
-import io
 import re
 from datetime import date
 from pathlib import Path
@@ -9,44 +8,29 @@ import pytest
 
 from conformance.errors import KnownListError, ReportError
 from conformance.faults.catalogue import of_name
-from conformance.report.stream import SCHEMA, Output, Result, Writer, header, read_report
+from conformance.report.stream import SCHEMA, read_report
 from conformance.run.known import FOLDER, Entry, Known, read_known
-from conformance.run.plan import Selection, plan
 from conformance.run.results import Setting
 from conformance.run.runner import run
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject, Verdict
+from ssmspec_ref.contract import Capability, Verdict
+from tests.reports import result, write
+
+from .judging import FP32, planned
 
 TODAY = date(2026, 12, 1)
 
 
-def result(verdict: str = "pass", case: str = "ssd.scan/b1,t1,g1,h1,p1,n1/plain/gentle/s0") -> Result:
-    worst = Output(name="y", state=False, utilisation=float("inf"), error=1e-30, bound=0.0, first={"b": 0})
-    return Result(
-        adapter="mine",
-        subject="ssd",
-        contract="fp32/sequential",
-        operation="ssd.scan",
-        case=case,
-        verdict=verdict,
-        outputs=(worst,),
-    )
+RESULTS = [result(0, verdict, float("inf")) for verdict in ("pass", "pass", "fail", "inapplicable")]
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
-    stream = io.StringIO()
-    writer = Writer(stream, header("smoke", {"mine": "1.0"}, "cpu"))
-    for verdict in ("pass", "pass", "fail", "inapplicable"):
-        writer.add(result(verdict))
-    writer.close()
-    path = tmp_path / "report.jsonl"
-    path.write_text(stream.getvalue(), encoding="utf-8")
-    return path
+    return write(tmp_path / "report.jsonl", RESULTS)
 
 
 def test_a_report_is_read_back_as_it_was_written(written: Path) -> None:
     report = read_report(written)
-    assert report.results == [result("pass"), result("pass"), result("fail"), result("inapplicable")]
+    assert report.results == RESULTS
     assert report.footer.verdicts == {"pass": 2, "fail": 1, "inapplicable": 1}
     assert report.results[0].outputs[0].utilisation == float("inf")
     assert report.header.adapters == {"mine": "1.0"}
@@ -83,8 +67,8 @@ def test_an_edited_report_is_refused(written: Path) -> None:
         "a second header": "\n".join([lines[0], *lines]),
         "an unknown field": text.replace('"kind":"result"', '"kind":"result","note":1', 1),
         "another version": text.replace(f'"schema_version":{SCHEMA}', '"schema_version":2'),
-        "an error made smaller": text.replace('"error":1e-30', '"error":1e-40', 1),
-        "another rerun line": text.replace('"rerun":""', '"rerun":"true"', 1),
+        "a bound made larger": text.replace('"bound":1e-6', '"bound":1e-5', 1),
+        "another rerun line": text.replace('"rerun":"ssmspec', '"rerun":"true', 1),
         "two lines exchanged": "".join(
             [lines[0], "\n", lines[3], "\n", lines[2], "\n", lines[1], "\n", *(f"{x}\n" for x in lines[4:])]
         ),
@@ -132,13 +116,12 @@ def test_a_list_in_force_decides_over_a_run() -> None:
     def fails(*arguments: object) -> None:
         raise RuntimeError("no kernel image")
 
-    adapter = Adapter("mine", "1", (Subject("ssd", {"ssd.step": Capability(fails, NumericContract())}),))
-    jobs, left_out = plan({"mine": adapter}, Selection())
-    green = run(jobs, left_out, Setting({"mine": known({"case": "ssd.step/*"})}), whole=True)
+    jobs, left_out = planned({"ssd.step": Capability(fails, FP32)})
+    green = run(jobs, left_out, Setting({"x": known({"case": "ssd.step/*"})}), whole=True)
     assert green.green
     assert {r.verdict for r in green.results if r.case} == {"known-failure"}
     assert [d.verdict for d in green.diagnoses] == ["known-failure"]
-    stale = run(jobs, left_out, Setting({"mine": known({"case": "ssd.step/*"}, {"case": "delta.*"})}), whole=True)
+    stale = run(jobs, left_out, Setting({"x": known({"case": "ssd.step/*"}, {"case": "delta.*"})}), whole=True)
     assert not stale.green
     assert [r.case for r in stale.results if r.verdict == "fail"] == ["delta.*"]
 
@@ -166,11 +149,9 @@ def test_a_new_failure_is_not_blamed_on_a_known_one(tmp_path: Path) -> None:
     listed.write_text(
         '[[known]]\ncase = "ssd.scan/b2,t1,*"\nreason = "single tokens"\nlink = "https://example.org"\nexpires = 2999-01-01\n'
     )
-    adapter = Adapter("fault", "1", (of_name("bf16_state").subject,))
-    jobs, left_out = plan({"fault": adapter}, Selection("standard", operation="ssd.scan"))
-    found = run(jobs, left_out, Setting({adapter.name: read_known(adapter.name, listed)})).diagnoses
-    reasons = {d.verdict: d.reason for d in found}
-    assert reasons == {"fail": "", "known-failure": "single tokens"}
-    smallest = {d.verdict: d.smallest for d in found}
-    assert smallest["known-failure"].startswith("ssd.scan/b2,t1,")
-    assert not smallest["fail"].startswith("ssd.scan/b2,t1,")
+    jobs, left_out = planned(of_name("bf16_state").subject, "standard", operation="ssd.scan")
+    found = run(jobs, left_out, Setting({"x": read_known("x", listed)})).diagnoses
+    assert {(d.verdict, d.reason, d.smallest.startswith("ssd.scan/b2,t1,")) for d in found} == {
+        ("fail", "", False),
+        ("known-failure", "single tokens", True),
+    }

@@ -8,11 +8,11 @@ import pytest
 from conformance.cases import Case
 from conformance.diagnose.together import together
 from conformance.faults.catalogue import of_name
-from conformance.judge.verdict import GAPS, NEVER_READ, judge
-from conformance.suite import find
+from conformance.judge.verdict import GAPS, NEVER_READ
 from ssmspec_ref import ssd
-from ssmspec_ref.contract import FLOAT64, Capability, Verdict
 from ssmspec_ref.shapes import Array
+
+from .judging import fails, judged
 
 
 def compactly(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
@@ -23,17 +23,12 @@ def compactly(S: Array, token: Any, params: Any) -> tuple[Array, Array]:
 
 
 def test_a_nan_between_the_elements_of_an_input_is_told() -> None:
-    specification, case = find("ssd.step/b2,g2,h6,p5,n4/plain/gentle/s1")
-    found = judge(specification, Capability(compactly, FLOAT64), case)
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "nan")
-    assert GAPS in found.message
+    fails(judged(compactly, "ssd.step/b2,g2,h6,p5,n4/plain/gentle/s1"), "nan", GAPS)
 
 
 def test_a_nan_of_what_is_never_read_is_told() -> None:
-    specification, case = find("ssd.step/b5,g2,h6,p5,n4/dead=nan,slots=fresh/gentle/s0")
-    found = judge(specification, of_name("step_cleared_by_product").capability, case)
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "nan")
-    assert NEVER_READ.format("nan") in found.message
+    case = "ssd.step/b5,g2,h6,p5,n4/dead=nan,slots=fresh/gentle/s0"
+    fails(judged(of_name("step_cleared_by_product").capability, case), "nan", NEVER_READ.format("nan"))
 
 
 @pytest.mark.parametrize(("bad", "said"), [(range(3), False), (range(40), True)], ids=["chance", "rule"])

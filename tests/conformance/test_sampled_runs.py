@@ -7,11 +7,11 @@ import pytest
 
 from conformance.adapters.reference_parts.sampled_runs import sampled, subject
 from conformance.faults.sampled import runs
-from conformance.judge.verdict import judge
-from conformance.suite import find
 from conformance.suite.tokens.sampled_runs import apart
 from ssmspec_ref.contract import FLOAT64, Capability, NumericContract, Verdict
 from ssmspec_ref.shapes import Array
+
+from .judging import fails, judged, passes
 
 PLAIN = "generate.sampled/b6,i3,j3,t3/plain/normal/s0"
 SHORT = "generate.sampled/b6,i3,j3,t1/plain/normal/s0"
@@ -23,21 +23,15 @@ RIGHT = subject().capabilities["generate.sampled"]
 )
 @pytest.mark.parametrize("contract", [FLOAT64, NumericContract()], ids=str)
 def test_speculative_sampling_has_the_law_of_plain_decoding(identity: str, contract: NumericContract) -> None:
-    specification, case = find(identity)
-    found = judge(specification, Capability(sampled, contract), case)
-    assert found.verdict is Verdict.PASS, found.message
+    found = judged(Capability(sampled, contract), identity)
+    passes(found)
     assert found.drafts is not None
     assert 0 < found.drafts[1] < found.drafts[0]
 
 
 @pytest.mark.parametrize("fault", runs.FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_fails(fault: Any) -> None:
-    assert any(judge(*found(identity, fault.capability)).verdict is Verdict.FAIL for identity in (PLAIN, SHORT))
-
-
-def found(identity: str, capability: Capability) -> tuple[Any, Any, Any]:
-    specification, case = find(identity)
-    return specification, capability, case
+    assert Verdict.FAIL in {judged(fault.capability, identity).verdict for identity in (PLAIN, SHORT)}
 
 
 def test_a_token_that_the_target_never_emits_fails_if_it_comes_once() -> None:
@@ -46,9 +40,7 @@ def test_a_token_that_the_target_never_emits_fails_if_it_comes_once() -> None:
         tokens[0, 0] = int(p[roots[0]].argmin())
         return tokens
 
-    told = judge(*found(PLAIN.replace("plain", "laws=zeros"), Capability(once, FLOAT64)))
-    assert (told.verdict, told.kind) == (Verdict.FAIL, "bound")
-    assert "expected 0, got 1" in told.message
+    fails(judged(once, PLAIN.replace("plain", "laws=zeros")), "bound", "expected 0, got 1")
 
 
 @pytest.mark.parametrize(
@@ -61,12 +53,7 @@ def test_a_token_that_the_target_never_emits_fails_if_it_comes_once() -> None:
     ],
 )
 def test_what_cannot_be_counted_is_told(spoil: Any, said: str) -> None:
-    def run(*given: Any) -> Any:
-        return spoil(sampled(*given)[0])
-
-    told = judge(*found(PLAIN, Capability(run, FLOAT64)))
-    assert (told.verdict, told.kind) == (Verdict.FAIL, "error")
-    assert said in told.message
+    fails(judged(lambda *given: spoil(sampled(*given)[0]), PLAIN), "error", said)
 
 
 def test_pairs_of_rows_are_disjoint_and_as_far_apart_as_they_say() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from conformance.judge.clock import Clock
 from conformance.run import worker as worker_module
 from conformance.run.plan import Selection, plan
 from conformance.run.process import Process, _number
-from conformance.run.results import Setting
-from conformance.run.runner import run
 from ssmspec_ref import ssd
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject
+
+from .judging import outcome
 
 HERE = Path(conformance.__file__).parent
 ENGINES = ("engines/judge/smallest.py", "engines/judge/attempts.py", "engines/schedules.py")
@@ -67,20 +68,8 @@ def step(S: Any, token: Any, params: Any) -> Any:
 def told() -> tuple[str, dict[str, str]]:
     """The smallest case of a failure, and what explains it."""
     takes = Limits({"D": ("off",), "z": ("off",), "dt_bias": ("off",), "dt_limit": ("off",)})
-    subject = Subject("x", {"ssd.step": Capability(step, NumericContract(), takes)})
-    jobs, _ = plan({"x": Adapter("x", "1", (subject,))}, Selection(tier="smoke", operation="ssd.step"))
-    (found,) = run(jobs, [], Setting({"x": _Nothing()})).diagnoses  # type: ignore[dict-item]
+    (found,) = outcome({"ssd.step": Capability(step, NumericContract(), takes)}, operation="ssd.step").diagnoses
     return found.smallest, found.facts
-
-
-class _Nothing:
-    """No list of known failures."""
-
-    def apply(self, subject: str, contract: str, case: str, verdict: Any) -> Any:
-        return verdict, None, ""
-
-    def entry(self, subject: str, contract: str, case: str) -> None:
-        return None
 
 
 def test_a_busy_machine_reports_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,19 +119,28 @@ def burn(seconds: float) -> None:
         pass
 
 
+@contextmanager
+def busy(many: int) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Loops that use a processor each."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(many)]
+    try:
+        yield loops
+    finally:
+        for one in loops:
+            one.kill()
+            one.wait()
+
+
 @pytest.fixture
 def crowd() -> Iterator[None]:
     """Four busy loops on the processor of this process."""
     own = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(own)})
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
-        time.sleep(0.5)
-        yield
+        with busy(4):
+            time.sleep(0.5)
+            yield
     finally:
-        for one in loops:
-            one.kill()
-            one.wait()
         os.sched_setaffinity(0, own)
 
 
@@ -159,15 +157,11 @@ def test_waiting_for_a_processor_is_not_work() -> None:
 
 @linux
 def test_the_work_of_what_a_process_starts_is_its_own() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
+    with busy(1) as (child,):
         before = used_here()
         while used_by(child.pid).processor < 0.3:
             time.sleep(0.02)
         assert used_here().processor - before.processor > 0.15
-    finally:
-        child.kill()
-        child.wait()
     assert used_here().processor - before.processor > 0.15  # also when it has ended
 
 

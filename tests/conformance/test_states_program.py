@@ -12,6 +12,8 @@ from conformance.run.program import Program, function
 from conformance.suite import find
 from ssmspec_ref.contract import Capability, NumericContract, Verdict
 
+from .judging import fails
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "states.py"
 SOURCE = EXAMPLE.read_text()
 CASE = "life.states/b3,t4,{},p2,n2,w3/D=off,{}kind=mamba2/gentle/s0"
@@ -117,22 +119,22 @@ KEPT = {
 """What the faults above need: what a slot held, and where a server is."""
 
 
+def with_kept(source: str) -> str:
+    for here, there in KEPT.items():
+        source = source.replace(here, there)
+    return source
+
+
 @pytest.mark.parametrize("fault", WRONG)
 def test_what_a_server_does_wrongly_fails(tmp_path: Path, fault: str) -> None:
     case, old, new = WRONG[fault]
-    source = changed(old, new)
-    for here, there in KEPT.items():
-        source = source.replace(here, there)
-    (found,) = judged(tmp_path, source, case)
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "bound"), found.message
+    source = with_kept(changed(old, new))
+    fails(*judged(tmp_path, source, case), "bound")
 
 
 def test_what_the_faults_keep_is_no_fault(tmp_path: Path) -> None:
-    source = SOURCE
-    for here, there in KEPT.items():
-        assert source.count(here) == 1
-        source = source.replace(here, there)
-    assert [j.verdict for j in judged(tmp_path, source, PREFIX, MOVE)] == [Verdict.PASS] * 2
+    assert all(SOURCE.count(here) == 1 for here in KEPT)
+    assert [j.verdict for j in judged(tmp_path, with_kept(SOURCE), PREFIX, MOVE)] == [Verdict.PASS] * 2
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,4 @@ def test_what_the_faults_keep_is_no_fault(tmp_path: Path) -> None:
     ],
 )
 def test_an_answer_that_cannot_be_used_is_told(tmp_path: Path, old: str, new: str, case: str, said: str) -> None:
-    (found,) = judged(tmp_path, changed(old, new), case)
-    assert (found.verdict, found.kind) == (Verdict.FAIL, "error")
-    assert said in found.message
+    fails(*judged(tmp_path, changed(old, new), case), "error", said)

@@ -15,20 +15,18 @@ from conformance.report.grid import wider
 from conformance.report.matrix import summary
 from conformance.report.stream import Result, header
 from conformance.run.known import read_known
-from conformance.run.plan import Selection, plan
 from conformance.run.results import Setting
 from conformance.run.runner import Outcome, run
 from ssmspec_ref import ssd
-from ssmspec_ref.contract import Adapter, Capability, NumericContract, Subject
+from ssmspec_ref.contract import Capability, NumericContract
 
-FP32 = NumericContract()
+from .judging import FP32, planned
 
 
 def outcome(function: Any, contract: NumericContract, operation: str = "ssd.scan", tier: str = "smoke") -> Outcome:
-    subject = Subject("one", {operation: Capability(function, contract)})
-    jobs, left_out = plan({"it": Adapter("it", "1", (subject,))}, Selection(tier=tier, operation=operation))
+    jobs, left_out = planned({operation: Capability(function, contract)}, tier, operation=operation)
     jobs = [job for job in jobs if asked(job.specification, job.case)]
-    return run(jobs, left_out, Setting({"it": read_known("it")}))
+    return run(jobs, left_out, Setting({"x": read_known("x")}))
 
 
 def stored_once(S: Any, window: Any, params: Any) -> Any:
@@ -74,7 +72,7 @@ def test_a_field_that_is_declared_wider_than_what_is_computed_is_told(
     found = outcome(function, contract, tier=tier)
     assert unexpected(found.results) == []
     (line,) = wider(found.results)
-    assert line.startswith(f"it: one, declared {contract}, would also hold under {said}: ssd.scan (")
+    assert line.startswith(f"x: x, declared {contract}, would also hold under {said}: ssd.scan (")
 
 
 def masked(S: Any, window: Any, params: Any, live: Any) -> Any:
@@ -106,7 +104,7 @@ def test_one_case_against_it_is_enough_to_say_nothing(other: dict[str, Any]) -> 
 def test_the_report_says_it_and_stays_green() -> None:
     told = ["would also hold under dot=ieee: ssd.scan (", "Nothing failed."]
     console, found = Console(record=True, width=200), outcome(right, replace(FP32, dot="bf16"))
-    head = header("smoke", {"it": "1"}, "cpu")
+    head = header("smoke", {"x": "1"}, "cpu")
     console.print(summary(head, found.results, "here"))
     shown = console.export_text()
     assert all(line in shown for line in told)

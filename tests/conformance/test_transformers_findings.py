@@ -25,6 +25,8 @@ from conformance.run.known import read_known
 from conformance.suite import SPECIFICATIONS, find
 from ssmspec_ref.contract import Verdict
 
+from .judging import passes
+
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "found.md").read_text(encoding="utf-8")
 FAMILY = {family.name: family for family in FAMILIES} | LAYERS
 SUBJECT = {subject.name: subject for subject in adapter().subjects}
@@ -95,115 +97,88 @@ def test_every_finding_that_the_list_links_stands_in_the_document() -> None:
         assert f'id="{target}"' in DOCUMENT if target != entry.link else entry.link in DOCUMENT
 
 
-def _no_floor(made: CachedLayer) -> None:
+def no_floor(made: CachedLayer) -> None:
     made.module.time_step_limit = (0.0, float("inf"))
 
 
-@pytest.mark.parametrize("name", ["nemotron_h", "zamba2"])
-def test_without_the_floor_of_the_chunked_path_prefill_is_right(name: str) -> None:
-    """T1. The floor under dt is the whole difference, and the step, which has none, agrees with the definition."""
-    identity = "layer.prefill/b1,t1,g1,h1,p2,n1,w2/kind=mamba2/gentle/s0"
-    assert judged(name, identity).verdict is Verdict.FAIL
-    assert judged(name, identity, _no_floor).verdict is Verdict.PASS
-    longer = "layer.step/b2,t6,j3,g2,h4,p4,n5,w4/kind=mamba2/gentle/s0"
-    assert judged(name, longer).verdict is Verdict.FAIL
-    assert judged(name, longer, _no_floor).verdict is Verdict.PASS
+def configured(made: CachedLayer) -> None:
+    """The limit of the configuration, put where the module reads it."""
+    made.module.time_step_limit = tuple(made.config.time_step_limit)
 
 
-def test_nemotron_h_does_not_read_time_step_limit() -> None:
-    """T1. With the limit of the configuration put where the module reads it, the chunked path is right."""
-    identity = "layer.prefill/b2,t6,g2,h4,p4,n5,w4/dt_limit=finite,kind=mamba2/normal/s0"
-    assert judged("nemotron_h", identity).verdict is Verdict.FAIL
+def copied(made: CachedLayer) -> None:
+    """The state is put back by a copy from before the calls, of one token each."""
+    forward, crop, kept = made.forward, made.rollback, []
 
-    def configured(made: CachedLayer) -> None:
-        made.module.time_step_limit = tuple(made.config.time_step_limit)
+    def remember(*inputs: Any) -> Any:
+        held = made.held.recurrent_states[0]
+        kept.append(None if held is None else held.clone())
+        return forward(*inputs)
 
-    assert judged("nemotron_h", identity, configured).verdict is Verdict.PASS
+    def restore(tokens: int) -> None:
+        crop(tokens)
+        made.held.recurrent_states[0].copy_(kept[-tokens])
+        del kept[-tokens:]
 
-
-@pytest.mark.parametrize("limit", ["floor", "finite"])
-def test_a_limit_of_dt_acts_in_prefill_and_not_in_the_step(limit: str) -> None:
-    """T2."""
-    rest = f"/dt_limit={limit},kind=mamba2/normal/s0"
-    assert judged("mamba2", f"layer.prefill/b2,t6,g2,h4,p4,n5,w4{rest}").verdict is Verdict.PASS
-    assert judged("mamba2", f"layer.continue/b2,t6,j3,g2,h4,p4,n5,w4{rest}").verdict is Verdict.PASS
-    assert judged("mamba2", f"layer.step/b2,t6,j3,g2,h4,p4,n5,w4{rest}").verdict is Verdict.FAIL
+    made.forward, made.rollback = remember, restore  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes", "options"),
-    [
-        ("mamba2", "b2,t6,j1,g2,h4,p4,n5,w4", "kind=mamba2"),
-        ("qwen3_5", "b2,t6,j1,g2,h4,k5,v3,w4", "conv_bias=off,kind=delta"),
-    ],
-)
-def test_rollback_restores_the_window_and_not_the_state(name: str, sizes: str, options: str) -> None:
-    """T3. With the state put back by a copy from before the calls, of one token each, everything is right."""
-    identity = f"layer.rollback/{sizes}/{options}/normal/s0"
-    outputs = {measured.name: measured.utilisation for measured in judged(name, identity).outputs}
-    assert outputs["M"] <= 1
-    assert outputs["S"] > 1e3
+def masked(made: CachedLayer) -> None:
+    """Padding is masked behind the projection too."""
+    forward = made.forward
 
-    def copied(made: CachedLayer) -> None:
-        forward, crop, kept = made.forward, made.rollback, []
+    def run(u: np.ndarray, live: Any = None) -> np.ndarray:
+        import torch
 
-        def remember(*inputs: Any) -> Any:
-            held = made.held.recurrent_states[0]
-            kept.append(None if held is None else held.clone())
-            return forward(*inputs)
+        mask = 1.0 if live is None else torch.as_tensor(live)[:, :, None].float()
+        hook = made.module.in_proj.register_forward_hook(lambda module, inputs, output: output * mask)
+        out = forward(u, live)
+        hook.remove()
+        return out
 
-        def restore(tokens: int) -> None:
-            crop(tokens)
-            made.held.recurrent_states[0].copy_(kept[-tokens])
-            del kept[-tokens:]
-
-        made.forward, made.rollback = remember, restore  # type: ignore[method-assign]
-
-    assert judged(name, identity, copied).verdict is Verdict.PASS
+    made.forward = run  # type: ignore[method-assign]
 
 
-def test_mamba_1_continues_with_one_token_and_not_with_several() -> None:
-    """T4."""
-    assert judged("mamba", "layer.step/b2,t6,j3,d6,n4,r2,w4/kind=mamba1/normal/s0").verdict is Verdict.PASS
-    several = judged("mamba", "layer.continue/b2,t6,j3,d6,n4,r2,w4/kind=mamba1/normal/s0")
-    outputs = {measured.name: measured.utilisation for measured in several.outputs}
-    assert outputs["M"] <= 1
-    assert outputs["S"] > 1e3
+SIZES = "b2,t6,j3,g2,h4,p4,n5,w4"
+FLOORED = "layer.prefill/b1,t1,g1,h1,p2,n1,w2/kind=mamba2/gentle/s0", f"layer.step/{SIZES}/kind=mamba2/gentle/s0"
+LIMITED = [f"/dt_limit={limit},kind=mamba2/normal/s0" for limit in ("floor", "finite")]
+WRONG: list[tuple[str, str, str, Repair | None]] = [
+    *(("T1", name, case, no_floor) for name in ("nemotron_h", "zamba2") for case in FLOORED),
+    ("T1", "nemotron_h", f"layer.prefill/b2,t6,g2,h4,p4,n5,w4{LIMITED[1]}", configured),
+    *(("T2", "mamba2", f"layer.step/{SIZES}{limited}", None) for limited in LIMITED),
+    ("T3", "mamba2", "layer.rollback/b2,t6,j1,g2,h4,p4,n5,w4/kind=mamba2/normal/s0", copied),
+    ("T3", "qwen3_5", "layer.rollback/b2,t6,j1,g2,h4,k5,v3,w4/conv_bias=off,kind=delta/normal/s0", copied),
+    ("T4", "mamba", "layer.continue/b2,t6,j3,d6,n4,r2,w4/kind=mamba1/normal/s0", None),
+    ("T5", "mamba2", f"layer.right_pad/{SIZES}/kind=mamba2/normal/s0", None),
+    ("T6", "mamba", "layer.left_pad/b1,t2,j1,d2,n1,r1,w2/conv_bias=off,proj_bias=on,kind=mamba1/normal/s0", masked),
+    ("T6", "mamba2", "layer.left_pad/b1,t2,j1,g1,h1,p2,n1,w2/conv_bias=off,proj_bias=on,kind=mamba2/normal/s0", masked),
+]
+"""Cases that fail, and a repair with which they pass: what it changes is the whole difference."""
+RIGHT = [
+    *(("mamba2", f"layer.prefill/b2,t6,g2,h4,p4,n5,w4{limited}") for limited in LIMITED),
+    *(("mamba2", f"layer.continue/{SIZES}{limited}") for limited in LIMITED),
+    ("mamba", "layer.step/b2,t6,j3,d6,n4,r2,w4/kind=mamba1/normal/s0"),
+    ("mamba2", f"layer.left_pad/{SIZES}/kind=mamba2/normal/s0"),
+]
+"""Cases beside them that pass: a limit of dt in prefill, Mamba-1 token by token, padding before the prompt."""
 
 
-@pytest.mark.parametrize("operation", ["layer.left_pad", "layer.right_pad"])
-def test_padding_is_right_before_the_prompt_and_wrong_behind_it(operation: str) -> None:
-    """T5."""
-    verdict = judged("mamba2", f"{operation}/b2,t6,j3,g2,h4,p4,n5,w4/kind=mamba2/normal/s0").verdict
-    assert verdict is (Verdict.PASS if operation == "layer.left_pad" else Verdict.FAIL)
+@pytest.mark.parametrize(("finding", "name", "identity", "repair"), WRONG)
+def test_a_finding_fails_and_its_repair_passes(finding: str, name: str, identity: str, repair: Repair | None) -> None:
+    """T3, T4: the window of the convolution is restored, and the state is not."""
+    found = judged(name, identity)
+    assert found.verdict is Verdict.FAIL
+    if finding in ("T3", "T4"):
+        outputs = {measured.name: measured.utilisation for measured in found.outputs}
+        assert outputs["M"] <= 1
+        assert outputs["S"] > 1e3
+    if repair:
+        passes(judged(name, identity, repair))
 
 
-@pytest.mark.parametrize(
-    ("name", "identity"),
-    [
-        ("mamba", "layer.left_pad/b1,t2,j1,d2,n1,r1,w2/conv_bias=off,proj_bias=on,kind=mamba1/normal/s0"),
-        ("mamba2", "layer.left_pad/b1,t2,j1,g1,h1,p2,n1,w2/conv_bias=off,proj_bias=on,kind=mamba2/normal/s0"),
-    ],
-)
-def test_masking_behind_the_projection_too_makes_left_padding_with_a_bias_right(name: str, identity: str) -> None:
-    """T6."""
-    assert judged(name, identity).verdict is Verdict.FAIL
-
-    def masked(made: CachedLayer) -> None:
-        forward = made.forward
-
-        def run(u: np.ndarray, live: Any = None) -> np.ndarray:
-            import torch
-
-            mask = 1.0 if live is None else torch.as_tensor(live)[:, :, None].float()
-            hook = made.module.in_proj.register_forward_hook(lambda module, inputs, output: output * mask)
-            out = forward(u, live)
-            hook.remove()
-            return out
-
-        made.forward = run  # type: ignore[method-assign]
-
-    assert judged(name, identity, masked).verdict is Verdict.PASS
+@pytest.mark.parametrize(("name", "identity"), RIGHT)
+def test_what_stands_beside_a_finding_passes(name: str, identity: str) -> None:
+    passes(judged(name, identity))
 
 
 @pytest.mark.parametrize("name", ["kimi_linear", "glm5_next", "bailing_hybrid"])
