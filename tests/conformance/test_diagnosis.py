@@ -182,7 +182,7 @@ def third_root(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
 def half_of_one(S: Array, window: Any, params: Any) -> tuple[Array, Array]:
     """D x is left out of the first row only: near to a planted fault, and another."""
     y, S_next = arithmetic.right(S, window, params)
-    y[0] = arithmetic.lost_skip(S, window, params)[0][0]
+    y[0] = of_name("lost_skip").capability.run(S, window, params)[0][0]
     return y, S_next
 
 

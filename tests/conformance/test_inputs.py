@@ -23,7 +23,7 @@ WRONG = {
     "conform explain ssd.scan/b1/softpluss=off/gentle/s0": "(did you mean 'softplus'?)",
     "conform explain ssd.scan/b1/plain/gentel/s0": "(did you mean 'gentle'?)",
     "conform run my_kernels": "'my_kernels' is not expected; give --adapter my_kernels (ssmspec conform run --help)",
-    "conform list all": "'all' is not expected (ssmspec conform list --help)",
+    "conform list all": "'all' is not expected; give --adapter all (ssmspec conform list --help)",
     "generate --prompt x y": "'y' is not expected; ssmspec generate takes options only",
     "generate --drafter --prompt x": "--drafter needs a value, but the option --prompt follows it (ssmspec generate --help)",
     "conform run --report --in-process": "--report needs a value, but the option --in-process follows it",
