@@ -166,22 +166,22 @@ def replaced(given: Arguments, entry: Entry, x: Tensor) -> Arguments:
     return given | {entry.parameter: tuple(parts) if type(record) is tuple else type(record)(*parts)}
 
 
-def placed(x: Tensor, argument: Argument, at: int) -> Tensor:
+def placed(x: Tensor, argument: Argument, at: int, poison: float = float("nan")) -> Tensor:
     """The values in memory of their own, guards around them, and gaps of another width for each tensor where there may be: on
-    the last axis too, if its stride is read."""
+    the last axis too, if its stride is read. `poison` lies in both."""
     gap = 0 if argument.layout == "whole" else 1 + at % 3
     step = 1 if argument.layout or x.dim() == 1 or (x.dim() > 2 and x.dtype.is_floating_point) else 2
     wide = [n + gap for n in x.shape[:-1]] + [step * x.shape[-1] + (2 + gap if x.dim() > 1 and gap else 0)]
     size = torch.Size(wide).numel()
     guard = max(GUARD, size)
-    view = unfit(size + 2 * guard, x.dtype)[guard:-guard].view(wide)
+    view = unfit(size + 2 * guard, x.dtype, poison)[guard:-guard].view(wide)
     return view[tuple(slice(0, n) for n in x.shape[:-1])][..., : step * x.shape[-1] : step].copy_(x)
 
 
-def unfit(count: int, dtype: torch.dtype) -> Tensor:
-    """What must not be read: NaN, or far numbers."""
+def unfit(count: int, dtype: torch.dtype, poison: float = float("nan")) -> Tensor:
+    """What must not be read: NaN or another `poison`, or far integers."""
     if dtype.is_floating_point:
-        return torch.full((count,), float("nan"), dtype=dtype)
+        return torch.full((count,), poison, dtype=dtype)
     return torch.full((count,), True if dtype == torch.bool else 101, dtype=dtype)
 
 

@@ -1,6 +1,6 @@
 """Tensors for the tests of kernels: drawn on a grid that every storage type holds, with gaps full of NaN, and watched."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Any
@@ -97,12 +97,17 @@ class Kept:
         self.before = {name: _elements(t).clone() for name, t in self.tensors.items()}
 
     def check(self, **owned: Any) -> None:
-        """Assert that nothing changed but, in the tensors named, the rows of the first axis that the call owns."""
+        """Assert that nothing changed but, in the tensors named, what an index says that the call owns."""
+        self.check_all_but(owned.items())
+
+    def check_all_but(self, owned: Iterable[tuple[str, Any]]) -> None:
+        """The same with any number of indices for a tensor."""
+        free = {name: torch.zeros(len(bits), dtype=torch.bool) for name, bits in self.before.items()}
+        for name, index in owned:
+            t = self.tensors[name]
+            free[name].as_strided(t.shape, t.stride(), t.storage_offset())[index] = True
         for name, t in self.tensors.items():
-            free = torch.zeros(len(self.before[name]), dtype=torch.bool)
-            if name in owned:
-                free.as_strided(t.shape, t.stride(), t.storage_offset())[owned[name]] = True
-            same = torch.equal(_elements(t)[~free], self.before[name][~free])
+            same = torch.equal(_elements(t)[~free[name]], self.before[name][~free[name]])
             assert same, f"{name} changed outside the slots of the call"
 
 

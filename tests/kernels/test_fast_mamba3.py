@@ -17,7 +17,7 @@ from ssmspec_kernels.mamba3.mamba3_commit import mamba3_commit
 from ssmspec_kernels.row import taken
 from tests.kernels import conv_cases
 from tests.kernels.conv_cases import tree_mask
-from tests.kernels.mamba3_cases import WEIGHTS, Case, Options, case
+from tests.kernels.mamba3_subjects import CONSTANTS, SCAN, WEIGHTS, Options
 
 FORMS = [
     Options(t=3, b=2, padding=False),
@@ -30,13 +30,13 @@ def inputs_of(parts: Iterable[Any]) -> Mamba3Inputs:
     return Mamba3Inputs(*parts)
 
 
-def given(o: Options) -> tuple[Tensor, Mamba3Inputs, Mamba3Params, Tensor, Case]:
+def given(o: Options) -> tuple[Tensor, Mamba3Inputs, Mamba3Params, Tensor]:
     """A pool without NaN, inputs, parameters and slots as the engine has them."""
-    made = case(o)
-    inputs = inputs_of(None if (x := made.tensors.get(name)) is None else x.clone() for name in NAMES)
-    weights: dict[str, Any] = {name: made.tensors.get(name) for name in WEIGHTS}
-    params = Mamba3Params(**weights, A_floor=made.params.A_floor, eps=made.params.eps, halves=o.halves)
-    return made.tensors["S"].nan_to_num(0.5), inputs, params, made.tensors["slots"].long(), made
+    call = SCAN.draw(o)
+    inputs = inputs_of(None if (x := call.given.get(name)) is None else x.clone() for name in NAMES)
+    weights: dict[str, Any] = {name: call.given.get(name) for name in WEIGHTS}
+    params = Mamba3Params(**weights, **CONSTANTS, halves=o.halves)
+    return call["S"].nan_to_num(0.5), inputs, params, call["slots"].long()
 
 
 def same(found: Tensor, wanted: Tensor) -> None:
@@ -49,7 +49,7 @@ def both(o: Options, bitwise: bool = False) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_windows_states_and_prompts_are_those_of_pytorch(o: Options) -> None:
-    kernels, by_torch, S, inputs, params, slots, _ = both(o)
+    kernels, by_torch, S, inputs, params, slots = both(o)
     pools = S.clone(), S.clone()
     ys = [each.scan(pool, inputs, params, slots=slots) for each, pool in zip((kernels, by_torch), pools, strict=True)]
     same(*ys)
@@ -73,7 +73,7 @@ def test_windows_states_and_prompts_are_those_of_pytorch(o: Options) -> None:
 @pytest.mark.parametrize("bitwise", [False, True])
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_a_tree_is_that_of_pytorch(o: Options, bitwise: bool) -> None:
-    kernels, by_torch, S, inputs, params, slots, _ = both(o, bitwise)
+    kernels, by_torch, S, inputs, params, slots = both(o, bitwise)
     parents = conv_cases.forest(conv_cases.Options(b=o.b, t=o.t, seed=3))
     ancestors = torch.from_numpy(tree_mask(parents))
     told = torch.from_numpy(parents).long(), ancestors
@@ -83,8 +83,8 @@ def test_a_tree_is_that_of_pytorch(o: Options, bitwise: bool) -> None:
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_a_commit_of_two_layers_is_two_scans(o: Options) -> None:
     """The second layer has other parameters, and each row accepts another number of tokens."""
-    kernels, by_torch, S, inputs, params, slots, _ = both(o)
-    _, other, more, _, _ = given(replace(o, seed=o.seed + 7))
+    kernels, by_torch, S, inputs, params, slots = both(o)
+    _, other, more, _ = given(replace(o, seed=o.seed + 7))
     written = [name for name in kernels.replayed if getattr(params, name) is not None]
     stacked = {name: torch.stack([getattr(params, name), getattr(more, name)]) for name in written}
     whole = inputs_of(None if a is None or b is None else torch.stack([a, b]) for a, b in zip(inputs, other, strict=True))
@@ -98,7 +98,7 @@ def test_a_commit_of_two_layers_is_two_scans(o: Options) -> None:
 
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_windows_in_a_ring_and_its_flush_are_scans(o: Options) -> None:
-    kernels, by_torch, S, inputs, params, slots, _ = both(o)
+    kernels, by_torch, S, inputs, params, slots = both(o)
     room = inputs_of(None if x is None else x.new_zeros((len(S), 5, *x.shape[2:])) for x in inputs)
     ring = kernels.new_ring(room, torch.zeros(len(S)).int(), torch.zeros(len(S)).int())
     pool, wanted, ys = S.clone(), S.clone(), []

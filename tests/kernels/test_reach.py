@@ -20,18 +20,18 @@ from tests.kernels import (
     delta_rings,
     ssd_buffered_checks,
     ssd_cases,
+    ssd_plot,
     ssd_replay_checks,
     ssd_rings,
+    ssd_subjects,
     test_conv_window,
     test_delta_buffered,
     test_delta_buffered_step,
     test_delta_snapshots,
     test_delta_tree,
-    test_ssd_gated,
-    test_ssd_gated_window,
-    test_ssd_snapshots,
     test_tree_attention,
 )
+from tests.kernels.laws import check_bound
 from tests.kernels.mutants import mutated
 
 Check = Callable[[Any], object]
@@ -39,6 +39,13 @@ Check = Callable[[Any], object]
 
 def ssd(**changes: Any) -> ssd_cases.Options:
     return ssd_cases.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
+
+
+def law(name: str, **changes: Any) -> Check:
+    """The bound of a launcher of SSD."""
+    subject = {one.name: one for one in ssd_subjects.SUBJECTS}[name]
+    o = ssd_plot.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
+    return lambda module: check_bound(subject, module, o)
 
 
 def delta(**changes: Any) -> delta_cases.Options:
@@ -104,19 +111,19 @@ CASES: dict[str, tuple[ModuleType, Check]] = {
     "ssd flush, bf16": (ssd_flush, lambda m: flush_ssd(m, "bf16")),
     "ssd snapshots, 32 tokens": (
         ssd_snapshots,
-        lambda m: test_ssd_snapshots.check(m, ssd(t=32, spare=64, live=True)),
+        law("ssd_snapshots", t=32, spare=64, live=True),
     ),
     "ssd snapshots, nothing beside": (
         ssd_snapshots,
-        lambda m: test_ssd_snapshots.check(m, ssd(t=3, spare=9, D="", bias=False, softplus=False)),
+        law("ssd_snapshots", spare=9, D="", bias=False, softplus=False),
     ),
     "ssd gated, fp16": (
         ssd_gated,
-        lambda m: test_ssd_gated.check(m, ssd(t=2, state="fp16", io="bf16", z=True)),
+        law("ssd_gated", t=2, state="fp16", io="bf16", z=True),
     ),
     "ssd gated window of 32, fp16": (
         ssd_gated_window,
-        lambda m: test_ssd_gated_window.check(m, ssd(t=32, state="fp16", io="bf16", z=True), False),
+        law("ssd_gated_window", t=32, state="fp16", io="bf16", z=True),
     ),
     "tree attention, 128 nodes": (
         tree_attention,
