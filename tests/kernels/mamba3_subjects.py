@@ -22,7 +22,7 @@ from tests.kernels.tensors import DTYPES, doubles, draw
 
 TOKENS = ("x", "dt", "A", "trap", "angle", "B", "C", "z")
 WEIGHTS = ("B_norm", "C_norm", "B_bias", "C_bias", "dt_bias", "D", "up", "gate", "down")
-CONSTANTS = {"A_floor": 0.625, "eps": 2.0**-12}
+CONSTANTS: dict[str, Any] = {"A_floor": 0.625, "eps": 2.0**-12}
 """About half of all tokens reach the floor."""
 
 
@@ -174,7 +174,7 @@ def of_commit(call: Call) -> Iterator[tuple[str, Any, Approx]]:
             if len(taken):
                 part = {name: doubles(call[name][layer, row])[None, taken] for name in TOKENS[:-2]}
                 start = doubles(call["S"][layer, slot])[None]
-                tokens = Mamba3Window(**part, C=part["B"])  # type: ignore[arg-type]
+                tokens = Mamba3Window(**part, C=part["B"])
                 _, S = eb.mamba3.scan(start, tokens, params(call, layer), o.contract())
                 yield "S", (layer, slot), S[0]
 

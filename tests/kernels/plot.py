@@ -127,7 +127,7 @@ class Call:
 
     def places(self, letter: str) -> dict[str, int]:
         """The arguments that have an axis, and which of theirs it is."""
-        forms = {entry.parameter: entry.argument.forms for entry in self.row}
+        forms = {entry.parameter: entry.argument.forms for entry in self.row if entry.record is None}
         named = {name: next(f for f in of if len(f) == self.given[name].dim()) for name, of in forms.items()}
         return {name: letters.index(letter) for name, letters in named.items() if letter in letters}
 
@@ -151,35 +151,49 @@ def drawn(
 
     Tensors keep their types; arrays have the type of the row, or of the options.
     """
-    rng = np.random.default_rng(o.seed + 1000)
-    slots = ordered(o, rng)
-    rows, row = np.flatnonzero(slots >= 0), row_of(vars(LAUNCHERS[launcher])[launcher])
+    rng, row = np.random.default_rng(o.seed + 1000), row_of(vars(LAUNCHERS[launcher])[launcher])
+    slots = ordered(o, rng) if any(entry.name == "slots" for entry in row) else np.arange(o.b)
+    rows = np.flatnonzero(slots >= 0)
     given: dict[str, Any] = {"slots": slots, **{name: x for name, x in values.items() if x is not None}}
     dead = np.zeros((o.b, o.t), dtype=bool) if dead is None else dead
     if o.live:
         given["live"] = live_tokens(o, rng)
         dead = dead | ~given["live"]
     found: dict[str, int] = {letter: settings.pop(letter) for letter in ("parts",) if letter in settings}
+    kind: int | None = None
     for at, entry in enumerate(row):
         name, argument = entry.parameter, entry.argument
         if name in given:
             x = given[name]
-            form = next(letters for letters in argument.forms if len(letters) == len(x.shape))
-            array = (
-                x if isinstance(x, Tensor) else torch.from_numpy(pooled(x, form, slots, o) if "s" in form else np.array(x))
-            )
-            array = array.to(x.dtype if isinstance(x, Tensor) else typed(entry, o))
-            if form[:2] == ["b", "t"] and array.is_floating_point():
+            if len(argument.forms) > 1 and kind is None:
+                kind = next(i for i, letters in enumerate(argument.forms) if len(letters) == len(x.shape))
+            form = argument.forms[(kind or 0) if len(argument.forms) > 1 else 0]
+            if isinstance(x, Tensor):
+                array = x
+            else:
+                array = torch.from_numpy(pooled(x, form, slots, o) if "s" in form else np.array(x)).to(typed(entry, o))
+            if form[:2] == ["b", "t"] and array.shape[:2] == dead.shape and array.is_floating_point():
                 array = array.clone()
                 array[torch.from_numpy(dead)] = o.poison
             found |= dict(zip(form, array.shape, strict=True))
         elif name in outputs:
-            shape = [found[letter] for letter in argument.forms[0]]
+            shape = [found[letter] for letter in argument.forms[(kind or 0) if len(argument.forms) > 1 else 0]]
             array = unfit(int(np.prod(shape)), typed(entry, o), o.poison).view(shape)
         else:
             continue
         given[name] = placed(array, argument, at, o.poison)
+    given = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     return Call(launcher, o, given | settings, rows, dead)
+
+
+def record(launcher: str, parameter: str, o: Options, sizes: Mapping[str, int], **fields: Tensor) -> Any:
+    """A record that a launcher takes, such as a ring: poison in every field that is not given."""
+    entries = [entry for entry in row_of(vars(LAUNCHERS[launcher])[launcher]) if entry.parameter == parameter]
+    for at, entry in enumerate(entries):
+        shape = [sizes[letter] for letter in entry.argument.forms[0]]
+        empty = unfit(int(np.prod(shape)), typed(entry, o), o.poison).view(shape)
+        fields.setdefault(entry.name.rpartition(".")[2], placed(empty, entry.argument, at, o.poison))
+    return entries[0].record(**fields)  # type: ignore[misc]
 
 
 def committed(launcher: str, o: Commits, values: Mapping[str, Array | None], **settings: Any) -> Call:

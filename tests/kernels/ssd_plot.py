@@ -92,7 +92,8 @@ def window(call: Call) -> SSDWindow:
 
 def params(call: Call) -> SSDParams:
     how = {name: call[name] for name in ("dt_softplus", "dt_limit") if name in call.given}
-    return SSDParams(**call.weights("A", "D", "dt_bias"), **how)
+    found: dict[str, Any] = {**call.weights("A", "D", "dt_bias"), **how}
+    return SSDParams(**found)
 
 
 def scanned(call: Call, **contract: Any) -> tuple[Approx, Approx]:

@@ -24,7 +24,7 @@ from tests.kernels.tensors import Kept, watch
 
 ONE_BY_ONE = {"fused": False}
 INTEGERS = [Options(t=7, p=3, n=5, exact=True, padding=False), Options(t=4, p=6, n=9, io="bf16", g=1, exact=True, seed=1)]
-WHOLE = {"padding": False}
+WHOLE: dict[str, Any] = {"padding": False}
 
 
 def written_or_not(*cases: Options) -> list[Options]:
@@ -243,8 +243,8 @@ def check_tokens(module: ModuleType) -> None:
         for slot, (row, taken) in zip(call.named, accepted(call), strict=True):
             for node in taken:
                 x, dt, B = (call[name][layer, row, node][None, None] for name in ("x", "dt", "B"))
-                how = {"dt_bias": call["dt_bias"][layer], "slots": slot[None], "fused": False}
-                ssd_scan.ssd_scan(wanted[layer], x, dt, call["A"][layer], B, B, **how)
+                how = {"dt_bias": call["dt_bias"][layer].contiguous(), "slots": slot[None], "fused": False}
+                ssd_scan.ssd_scan(wanted[layer], x, dt, call["A"][layer].contiguous(), B, B, **how)
     call.run(module)
     assert torch.equal(call["S"][:, call.named], wanted[:, call.named])
 
@@ -302,5 +302,13 @@ COMMIT = Subject(
     special=[check_tokens, check_nothing, check_gaps],
 )
 FAR = Commits(layers=3, p=5, n=4, t=3, e=3, h=3, g=3, state="bf16", io="bf16", spare=2)
-SPREAD = replace(COMMIT, draw=every_row, cover=[], moves=[], far=[(FAR, letter) for letter in "ishpmteg"])
+SPREAD = replace(
+    COMMIT,
+    name="ssd_commit, every row",
+    draw=every_row,
+    special=[],
+    cover=[],
+    moves=[],
+    far=[(FAR, letter) for letter in "ishpmteg"],
+)
 SUBJECTS = [SCAN, SNAPSHOTS, WINDOW, CHAINS, TREE, LARGE, GATED, GATED_WINDOW, COMMIT, SPREAD]

@@ -18,8 +18,6 @@ from tests.kernels import (
     conv_cases,
     delta_cases,
     delta_rings,
-    ssd_buffered_checks,
-    ssd_cases,
     ssd_plot,
     ssd_replay_checks,
     ssd_rings,
@@ -33,19 +31,19 @@ from tests.kernels import (
 )
 from tests.kernels.laws import check_bound
 from tests.kernels.mutants import mutated
+from tests.kernels.tensors import Kept, check_within, doubles
 
 Check = Callable[[Any], object]
 
 
-def ssd(**changes: Any) -> ssd_cases.Options:
-    return ssd_cases.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
+def ssd(**changes: Any) -> ssd_plot.Options:
+    return ssd_plot.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
 
 
 def law(name: str, **changes: Any) -> Check:
     """The bound of a launcher of SSD."""
     subject = {one.name: one for one in ssd_subjects.SUBJECTS}[name]
-    o = ssd_plot.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
-    return lambda module: check_bound(subject, module, o)
+    return lambda module: check_bound(subject, module, ssd(**changes))
 
 
 def delta(**changes: Any) -> delta_cases.Options:
@@ -56,17 +54,14 @@ def delta(**changes: Any) -> delta_cases.Options:
 def flush_ssd(kernel: Any, state: str) -> None:
     """The state behind a window of 32 that a ring of 64 holds, stored in a narrow type."""
     o = ssd(t=32, state=state, io="bf16")
-    case, ring = ssd_cases.draw(o), ssd_rings.ring_of(o, 64)
-    _, S = case.bound(order="output_only")
-    before = ssd_rings.others(case, ring)
-    case.call(ssd_buffered.ssd_buffered, ring=ring)
-    ring.held[case.slots[case.rows].long()] = 32
-    kernel.ssd_flush(case.S, ring, case.A, o.b, slots=case.slots)
-    ssd_cases.assert_within("S", case.S, S, case.named)
-    ring.held[case.slots[case.rows].long()] = 0
-    del before["held"]
-    after = {name: x for name, x in ssd_rings.others(case, ring).items() if name in before}
-    assert all(ssd_cases.untouched(x, after[name]) for name, x in before.items())
+    call, ring = ssd_plot.drawn("ssd_buffered", o), ssd_rings.ring_of(o, 64)
+    _, S = ssd_plot.scanned(call, order="output_only")
+    call.run(ssd_buffered, ring=ring)
+    ring.held[call.named] = 32
+    kept = Kept(S=call["S"], **ring.tensors._asdict())
+    kernel.ssd_flush(call["S"], ring, call["A"], o.b, slots=call["slots"])
+    check_within(doubles(call["S"][call.named]), S)
+    kept.check(S=call.named)
 
 
 def flush_delta(kernel: Any, state: str) -> None:
@@ -89,11 +84,11 @@ CASES: dict[str, tuple[ModuleType, Check]] = {
     ),
     "ssd ring of 64, 32 tokens": (
         ssd_buffered,
-        lambda m: ssd_buffered_checks.check_windows(m, ssd(t=32, io="bf16"), 64, 4),
+        lambda m: ssd_rings.check_run(m, ssd(t=32, io="bf16"), 64, 4),
     ),
     "ssd ring of 51, 17 tokens": (
         ssd_buffered,
-        lambda m: ssd_buffered_checks.check_windows(m, ssd(t=17, D="channel", z=True), 51, 5),
+        lambda m: ssd_rings.check_run(m, ssd(t=17, D="channel", z=True), 51, 5),
     ),
     "ssd replay, 32 tokens": (
         ssd_replay_scan,

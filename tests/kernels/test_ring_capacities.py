@@ -19,8 +19,9 @@ from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.errors import RingOverflow
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
-from tests.kernels import delta_cases, delta_rings, ssd_cases, ssd_rings
+from tests.kernels import delta_cases, delta_rings, ssd_plot, ssd_rings
 from tests.kernels.mutants import caught, mutated
+from tests.kernels.tensors import check_within, doubles
 
 CAPACITIES = range(1, 65)
 ROWS = 2
@@ -47,35 +48,45 @@ def rows(window: Any, i: int, tokens: slice) -> Any:
 
 def check_ssd(module: ModuleType, capacity: int, tokens: int, launcher: str, due: Callable[[int], bool]) -> None:
     """Outputs, appended entries and checkpoints; a checkpoint moves where a row is due, and only there."""
-    o = ssd_cases.Options(
-        b=ROWS, t=capacity, h=1, g=1, p=3, n=5, io="bf16", softplus=False, bias=False, gentle=True, seed=capacity
+    o = ssd_plot.Options(
+        b=ROWS,
+        t=capacity,
+        h=1,
+        g=1,
+        p=3,
+        n=5,
+        io="bf16",
+        softplus=False,
+        bias=False,
+        gentle=True,
+        padding=False,
+        seed=capacity,
     )
-    case, ring = ssd_cases.draw(o, padding=False), ssd_rings.ring_of(o, capacity, capacity)
-    window, start, before = case.window(), case.state(), case.S.clone()
+    call, ring = ssd_plot.drawn(launcher, o), ssd_rings.ring_of(o, capacity, capacity)
+    S, window, start, before = call["S"], ssd_plot.window(call), call.state(), call["S"].clone()
     first, counts = capacity - tokens, histories(capacity, tokens)
-    oracles = [ssd_rings.Oracle(o, start[i : i + 1], case.params()) for i in range(ROWS)]
-    for i, (slot, held) in enumerate(zip(case.slots.tolist(), counts, strict=True)):
+    oracles = [ssd_rings.Oracle(o, start[i : i + 1], ssd_plot.params(call)) for i in range(ROWS)]
+    for i, (slot, held) in enumerate(zip(call["slots"].tolist(), counts, strict=True)):
         ring.origin[slot] = begins(i, capacity)
         at, taken = places(int(ring.origin[slot]), held, capacity), slice(first - held, first)
         for name in ("x", "dt", "B"):
-            getattr(ring, name)[slot, at] = getattr(case, name)[i, taken].to(getattr(ring, name).dtype)
+            getattr(ring, name)[slot, at] = call[name][i, taken].to(getattr(ring, name).dtype)
         ring.held[slot] = held
         if held:
             oracles[i].take(rows(window, i, taken), held)
-    given = {name: getattr(case, name)[:, first:] for name in ssd_cases.TOKENS}
-    case.call(getattr(module, launcher), ring=ring, **given, out=case.out[:, first:])
-    for i, (slot, held) in enumerate(zip(case.slots.tolist(), counts, strict=True)):
+    call.run(module, ring=ring, **call.cut(slice(first, None)))
+    for i, (slot, held) in enumerate(zip(call["slots"].tolist(), counts, strict=True)):
         token = rows(window, i, slice(first, None))
-        ssd_cases.assert_within(f"y {capacity} {held}", case.out[i : i + 1, first:], oracles[i].read(token)[0])
+        check_within(doubles(call["out"][i : i + 1, first:]), oracles[i].read(token)[0])
         if launcher.endswith("step"):
             oracles[i].take(token, 1)
         if due(held) and oracles[i].held:
-            ssd_cases.assert_within(f"S {capacity} {held}", case.S[slot][None], oracles[i].flush())
+            check_within(doubles(S[slot][None]), oracles[i].flush())
         else:
-            assert ssd_cases.untouched(case.S[slot], before[slot])
+            assert torch.equal(S[slot], before[slot])
         if not (due(held) and launcher.endswith("step")):
             behind = places(int(ring.origin[slot]) + held, tokens, capacity)
-            assert torch.equal(ring.x[slot, behind], case.x[i, first:]), f"{capacity}: appended elsewhere"
+            assert torch.equal(ring.x[slot, behind], call["x"][i, first:]), f"{capacity}: appended elsewhere"
 
 
 def solved(S: Array, k: Array, v: Array, g: Array, beta: Array) -> Array:

@@ -32,6 +32,7 @@ from tests.kernels.laws import (  # noqa: F401
     test_planted_fault_is_caught,
     test_results_lie_within_the_bound_and_nothing_else_is_written,
     test_rows_without_slots_have_their_own_number,
+    test_what_a_launcher_alone_is_held_to,
     test_without_the_final_state_the_output_is_the_same_and_rows_may_share_one,
 )
 from tests.kernels.mutants import mutated

@@ -138,7 +138,7 @@ def test_tiles_that_do_not_divide_a_head_write_no_squares_beside_it() -> None:
 
 
 TOTAL = "tl.sum(tl.where(i == BLOCK_T - 1, G, 0.0), axis=0)"
-FAULTS = [
+FAULTS: list[tuple[Any, ...]] = [
     (check_window_tiles, 'triton.cdiv(p, block) * block, run, row["warps"]', 'triton.cdiv(p, 63) * block, run, row["warps"]'),
     (check_window_tiles, 'return block, triton.cdiv(p, block) * block, run, row["warps"]',
      'return 63, triton.cdiv(p, block) * block, run, row["warps"]'),
