@@ -166,10 +166,10 @@ def replaced(given: Arguments, entry: Entry, x: Tensor) -> Arguments:
     return given | {entry.parameter: tuple(parts) if type(record) is tuple else type(record)(*parts)}
 
 
-def placed(x: Tensor, argument: Argument, at: int, poison: float = float("nan")) -> Tensor:
+def placed(x: Tensor, argument: Argument, at: int, poison: float = float("nan"), widths: int = 3) -> Tensor:
     """The values in memory of their own, guards around them, and gaps of another width for each tensor where there may be: on
-    the last axis too, if its stride is read. `poison` lies in both."""
-    gap = 0 if argument.layout == "whole" else 1 + at % 3
+    the last axis too, if its stride is read. `poison` lies in both, and gaps have so many `widths`."""
+    gap = 0 if argument.layout == "whole" else 1 + at % widths
     step = 1 if argument.layout or x.dim() == 1 or (x.dim() > 2 and x.dtype.is_floating_point) else 2
     wide = [n + gap for n in x.shape[:-1]] + [step * x.shape[-1] + (2 + gap if x.dim() > 1 and gap else 0)]
     size = torch.Size(wide).numel()

@@ -18,6 +18,10 @@ from tests.kernels.calls import LAUNCHERS, placed, unfit
 from tests.kernels.tensors import DTYPES, doubles
 
 
+WIDTHS = 7
+"""Of gaps: the output of a launcher has other strides than its inputs."""
+
+
 @dataclass(frozen=True)
 class Options:
     """What every case has; a recurrence adds its sizes, and what is on."""
@@ -181,7 +185,7 @@ def drawn(
             array = unfit(int(np.prod(shape)), typed(entry, o), o.poison).view(shape)
         else:
             continue
-        given[name] = placed(array, argument, at, o.poison)
+        given[name] = placed(array, argument, at, o.poison, WIDTHS)
     given = {name: x for name, x in given.items() if isinstance(x, Tensor)}
     return Call(launcher, o, given | settings, rows, dead)
 
@@ -192,7 +196,7 @@ def record(launcher: str, parameter: str, o: Options, sizes: Mapping[str, int], 
     for at, entry in enumerate(entries):
         shape = [sizes[letter] for letter in entry.argument.forms[0]]
         empty = unfit(int(np.prod(shape)), typed(entry, o), o.poison).view(shape)
-        fields.setdefault(entry.name.rpartition(".")[2], placed(empty, entry.argument, at, o.poison))
+        fields.setdefault(entry.name.rpartition(".")[2], placed(empty, entry.argument, at, o.poison, WIDTHS))
     return entries[0].record(**fields)  # type: ignore[misc]
 
 

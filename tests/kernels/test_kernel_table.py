@@ -87,7 +87,7 @@ def test_formula_keeps_what_it_is_compared_with(monkeypatch: pytest.MonkeyPatch)
     ("file", "launched", "counted"),
     [
         ("ssd_scan", {"ssd_scan"}, {"ssd_scan"}),
-        ("ssd_buffered", {"ssd_buffered", "ssd_scan", "ssd_flush"}, {"ssd_buffered", "ssd_flush"}),
+        ("tree_attention", {"tree_attention", "kv_compact", "ssd_flush"}, {"tree_attention", "ssd_flush"}),
         ("model_shapes", {"ssd_scan", "conv_step"}, {"ssd_scan", "conv_step"}),
         ("ssd_scan", {"ssd_scan", "ssmspec_mutant_3.ssd_scan"}, set()),
         ("ssd_scan", set(), set()),

@@ -268,9 +268,9 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fault", "said"), [*((f, "of the largest element") for f in SUMS), *((f, "") for f in OTHERS)])
-def test_planted_fault_of_one_law_is_caught(fault: Any, said: str) -> None:
+@pytest.mark.parametrize("fault", [*SUMS, *OTHERS], ids=[fault[3] for fault in [*SUMS, *OTHERS]])
+def test_planted_fault_of_one_law_is_caught(fault: Any) -> None:
     check, module, old, new, *at = fault
     mutant = mutated(module, old, new, at=at[0] if at else None)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match="of the largest element" if fault in SUMS else None):
         check(mutant)
