@@ -17,7 +17,6 @@ from ssmspec_ref.shapes import Array
 from tests.kernels.calls import LAUNCHERS, placed, unfit
 from tests.kernels.tensors import DTYPES, doubles
 
-
 WIDTHS = 7
 """Of gaps: the output of a launcher has other strides than its inputs."""
 
