@@ -27,25 +27,19 @@ from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import TREE_A, branches, chain
 from ssmspec_fast.draft.text import TextDrafter
 from ssmspec_fast.draft.wrapper import Wrapper
-from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.window import Proposal, Verdict
 from ssmspec_fast.methods import Method
-from ssmspec_fast.methods.activation_replay import ActivationReplay
-from ssmspec_fast.methods.joint import Joint
-from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.methods.replay_buffer import ReplayBuffer
-from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.models.model import Model
-from ssmspec_fast.operations.torch_ops import TorchOperations
 
 from .draft_models import perturbed
+from .drafters import SEVERAL
 from .models import drawn, prompts
+from .runs import emitted, engine
 from .test_draft_text import Letters
 
-BITWISE = TorchOperations(bitwise=True)
 SLOTS, CACHE, BUDGET, TOKENS, HISTORY = 3, 96, 14, 3, 24
 ROOM: dict[str, Any] = {"slots": SLOTS, "cache": CACHE}
 LOUDER = {"mamba2": (6.0, 0.12), "bamba": (6.0, 0.12), "qwen3_5": (6.0, 0.08), "llama": (2.0, 0.15)}
@@ -74,9 +68,7 @@ TREES: dict[str, Make] = {
     "bandit": lambda model, copy: BanditDrafter(copy, [chain(2), TREE_A, branches((2, 2))], **ROOM),
 }
 METHODS: dict[str, Callable[[int], Method]] = {
-    "snapshots": lambda drafts: Snapshots(drafts),
-    "joint": lambda drafts: Joint(drafts),
-    "activation replay": lambda drafts: ActivationReplay(drafts),
+    **SEVERAL,
     "replay buffer": lambda drafts: ReplayBuffer(),
     "tree": lambda drafts: Tree(),
 }
@@ -145,38 +137,19 @@ def table(model: Model) -> torch.Tensor:
 @cache
 def asked(name: str) -> tuple[tuple[int, ...], ...]:
     """Prompts of several lengths, continued by the target itself."""
-    engine = Engine(pair(name)[0], None, Plain(), operations=BITWISE, slots=SLOTS, cache=CACHE)
     begun = prompts(1, (2, 7, 1, 4))
-    said = engine.generate(begun, Settings(HISTORY))
-    return tuple(
-        (*prompt, *result.tokens[: HISTORY - 6 * i]) for i, (prompt, result) in enumerate(zip(begun, said, strict=True))
-    )
+    said = emitted(engine(pair(name)[0], **ROOM), begun, HISTORY)
+    return tuple((*prompt, *tokens[: HISTORY - 6 * i]) for i, (prompt, tokens) in enumerate(zip(begun, said, strict=True)))
 
 
 @cache
-def plain(name: str) -> tuple[tuple[int, ...], ...]:
-    engine = Engine(pair(name)[0], None, Plain(), operations=BITWISE, slots=SLOTS, cache=CACHE)
-    return tuple(result.tokens for result in engine.generate(asked(name), Settings(BUDGET)))
+def plain(name: str) -> list[tuple[int, ...]]:
+    return emitted(engine(pair(name)[0], **ROOM), asked(name), BUDGET)
 
 
 def speculated(name: str, method: str, drafter: str, rule: Acceptance, slots: int = SLOTS) -> tuple[Any, set[str]]:
     """What the cell emits, and the acceptance that it saw."""
     model, copy = pair(name)
     watched = Watched((CHAINS | ROWS | TREES)[drafter](model, copy))
-    made = METHODS[method](watched.drafts)
-    engine = Engine(model, watched, made, rule, operations=BITWISE, slots=slots, cache=CACHE)
-    return tuple(result.tokens for result in engine.generate(asked(name), Settings(BUDGET))), watched.seen
-
-
-def check(name: str, cell: tuple[str, str, str]) -> None:
-    """Tokens equal; every kind of acceptance seen."""
-    method, drafter, rule = cell
-    tokens, seen = speculated(name, method, drafter, RULES[rule]())
-    assert tokens == plain(name)
-    assert seen == {"none", "some", "all"}
-
-
-def check_alone(name: str) -> None:
-    """Batches of one row."""
-    for method, drafter in (("joint", "n-gram"), ("replay buffer", "model"), ("tree", "batch tree, sampled")):
-        assert speculated(name, method, drafter, Greedy(), slots=1)[0] == plain(name)
+    made = engine(model, watched, METHODS[method](watched.drafts), rule, slots=slots, cache=CACHE)
+    return emitted(made, asked(name), BUDGET), watched.seen

@@ -31,6 +31,14 @@ CHAINS: dict[str, Callable[[], Method]] = {
 }
 
 
+SEVERAL: dict[str, Callable[[int], Method]] = {
+    "snapshots": lambda drafts: Snapshots(drafts),
+    "joint": lambda drafts: Joint(drafts),
+    "activation replay": lambda drafts: ActivationReplay(drafts),
+}
+"""Of several drafts for each sequence."""
+
+
 class Skilled(Drafter):
     """Chains or trees around the right continuation; each right token is right with probability `skill`.
 
@@ -80,3 +88,8 @@ class Skilled(Drafter):
             if slot >= 0:
                 held = int(proposal.window.live()[int(verdict.row[n])].sum())
                 self.seen.add("none" if advanced == 1 else "all" if advanced == held else "some")
+
+
+def skilled(answers: Sequence[Sequence[int]], method: str, skill: float = 0.7, nodes: int = NODES, **more: int) -> Skilled:
+    """Trees for the method of trees, chains for the others."""
+    return Skilled(answers, nodes, skill, tree=method == "tree", **more)

@@ -2,20 +2,15 @@
 
 from typing import Any
 
-import torch
-
 from property_tests.drawing.models import Spec
 from property_tests.sessions.session import Session
 from ssmspec_fast.adapters import sequences
-from ssmspec_fast.engine.decoder import Decoder
-from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.requests import Settings
-from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.models.model import Model
 
-from .drafters import CHAINS, NODES, Skilled
+from .drafters import CHAINS, NODES, skilled
 from .models import prompts
-from .test_methods import BITWISE, held, windows
+from .runs import emitted, engine
+from .test_methods import settled_as_plain, windows
 
 LENGTHS, WINDOWS = (2, 7, 4), 12
 
@@ -23,21 +18,10 @@ LENGTHS, WINDOWS = (2, 7, 4), 12
 def leaves_what_plain_decoding_leaves(model: Model, method: str) -> None:
     """Twelve windows of a batch with padding, some drafts accepted in each: all tokens and kept tensors, bit for bit."""
     given = prompts(4, LENGTHS)
-    plain = Engine(model, slots=4, cache=64, operations=BITWISE)
-    wanted = [result.tokens for result in plain.generate(given, Settings(45))]
-    made = CHAINS[method]()
-    decoder, rows = windows(model, made, Skilled(wanted, NODES, 0.6, tree=method == "tree"), given, WINDOWS)
+    wanted, made = emitted(engine(model), given, 45), CHAINS[method]()
+    run = windows(model, made, skilled(wanted, method, 0.6), given, WINDOWS)
     for number in range(len(given)):
-        slot = len(given) + 1 - number
-        tokens = rows.tokens[slot, : int(rows.length[slot])].tolist()
-        come = tokens[len(given[number]) :]
-        assert WINDOWS < len(come) < WINDOWS * NODES
-        assert come == list(wanted[number][: len(come)])
-        again = Decoder(model, Plain(), BITWISE, slots=1, cache=64)
-        with torch.no_grad():
-            again.prefill([tokens], [0])
-        one, other = held(decoder.pools, made, slot, len(tokens) - 1), held(again.pools, Plain(), 0, len(tokens) - 1)
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert WINDOWS < settled_as_plain(model, made, *run, number, wanted) < WINDOWS * NODES
 
 
 def session(kind: str, method: str, options: dict[str, Any]) -> Session:

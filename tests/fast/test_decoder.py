@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ssmspec_fast.engine.decoder import Decoder
-from ssmspec_fast.engine.sequences import Sequences, new_sequences
+from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.state import tensors
 from ssmspec_fast.engine.window import Verdict, Window
 from ssmspec_fast.methods import Method
@@ -17,23 +17,19 @@ from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations import Emitted, torch_attention
-from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.errors import LengthError
 
 from .models import drawn, prompts
+from .runs import BITWISE, begun
 
 CACHE, NODES = 8, 4
+SAID = "a window of 4 tokens does not fit slot 1, which holds 8 and has 11 places; build the decoder with cache=9"
 METHODS = {"snapshots": Snapshots, "joint": Joint, "replay": ActivationReplay, "buffer": ReplayBuffer, "tree": Tree}
 
 
 def filled(method: Method, window: int, tokens: int) -> tuple[Decoder, Sequences]:
     """Slot 1 holds a prompt of so many tokens, its root included; slot 0 one of two."""
-    decoder = Decoder(drawn("bamba"), method, TorchOperations(bitwise=True), slots=2, cache=CACHE, window=window)
-    sequences, given = new_sequences(2, CACHE + window, (), (), "cpu"), [[1, 2], [3] * tokens]
-    decoder.prefill(given, [0, 1])
-    for slot, prompt in enumerate(given):
-        sequences.add(slot, prompt, CACHE, 0)
-    return decoder, sequences
+    return begun(drawn("bamba"), method, [[1, 2], [3] * tokens], [0, 1], slots=2, cache=CACHE, window=window)
 
 
 def window(nodes: int, tree: bool, *slots: int, lengths: torch.Tensor | None = None) -> Window:
@@ -52,8 +48,7 @@ def test_a_window_beyond_the_cache_is_refused_before_anything_is_written(name: s
     decoder, sequences = filled(METHODS[name](), NODES, CACHE)
     decoder.pools.length[1] += 1  # as after one more token
     held = copy.deepcopy([decoder.pools.layers, decoder.pools.kept, decoder.pools.length])
-    said = "a window of 4 tokens does not fit slot 1, which holds 8 and has 11 places; build the decoder with cache=9"
-    with pytest.raises(LengthError, match=said):
+    with pytest.raises(LengthError, match=SAID):
         decoder.feed(window(NODES, tree, 0, -1, 1), sequences)
     now = tensors([decoder.pools.layers, decoder.pools.kept, decoder.pools.length])
     assert all(torch.equal(a, b) for a, b in zip(tensors(held), now, strict=True))
@@ -73,8 +68,7 @@ def test_a_sequence_outgrows_its_places_with_one_error_under_every_method(name: 
         verdict = Verdict(run, torch.tensor([0]), torch.tensor([1]))
         decoder.commit(feed, verdict)
         sequences.commit(verdict)
-    said = "a window of 4 tokens does not fit slot 1, which holds 8 and has 11 places; build the decoder with cache=9"
-    with pytest.raises(LengthError, match=said):
+    with pytest.raises(LengthError, match=SAID):
         decoder.feed(window(NODES, tree, 1), sequences)
 
 
@@ -100,7 +94,7 @@ def test_prompts_attended_together_leave_the_states_of_each_alone(name: str, mon
     found = []
     for together in (1, 3):
         monkeypatch.setattr(torch_attention, "at_once", lambda q, places, n=together: n)
-        decoder = Decoder(drawn(name), Plain(), TorchOperations(bitwise=True), slots=6, cache=24, chunk=10)
+        decoder = Decoder(drawn(name), Plain(), BITWISE, slots=6, cache=24, chunk=10)
         decoder.prefill(prompts(4, (9, 1, 17, 4, 2)), [4, 1, 0, 5, 2])
         found.append(tensors([decoder.pools.layers, decoder.pools.length]))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

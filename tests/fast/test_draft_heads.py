@@ -11,10 +11,7 @@ from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft.heads import HeadDrafter
 from ssmspec_fast.draft.nothing import Nothing
-from ssmspec_fast.engine.decoder import Decoder
 from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.requests import Settings
-from ssmspec_fast.engine.sequences import new_sequences
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.joint import Joint
@@ -22,13 +19,12 @@ from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.models.model import Model, head
-from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
 from .models import drawn, prompts
+from .runs import BITWISE, begun, emitted, engine
 from .test_draft_model import Recorded
 
-BITWISE = TorchOperations(bitwise=True)
 LENGTHS, HEADS = (1, 5, 3), 3
 
 
@@ -38,18 +34,18 @@ def weights(model: Model) -> torch.Tensor:
     return torch.randn((HEADS, width, 2 * width), generator=generator) * width**-0.5
 
 
-def recorded(name: str, method: Method, rule: Any = None, **options: Any) -> tuple[Recorded, list[tuple[int, ...]]]:
+def recorded(name: str, method: Method, rule: Any = None, **options: Any) -> Recorded:
+    """What was proposed; the output is plain decoding's."""
     model = drawn(name)
     watched = Recorded(HeadDrafter(model, weights(model), slots=2, **options))
-    engine = Engine(model, watched, method, rule, operations=BITWISE, slots=2, cache=40)
-    return watched, [result.tokens for result in engine.generate(prompts(1, LENGTHS), Settings(10))]
+    tokens = emitted(engine(model, watched, method, rule, slots=2), prompts(1, LENGTHS), 10)
+    assert tokens == emitted(engine(model), prompts(1, LENGTHS), 10)
+    return watched
 
 
 def expected(model: Model, history: list[int]) -> torch.Tensor:
     """The heads' logits, from a plain decoder that reads the history."""
-    decoder, sequences = Decoder(model, Plain(), BITWISE, slots=1, cache=64), new_sequences(1, 64, (), (), "cpu")
-    sequences.add(0, history[:-1], 5, 0)
-    decoder.prefill([history[:-1]], [0])
+    decoder, sequences = begun(model, Plain(), [history[:-1]], [0])
     feed = decoder.feed(Nothing().propose(sequences, torch.tensor([0])).window, sequences)
     x, e = decoder.hidden(feed)[0, 0], model.embedding[history[-1]]
     h = [x + torch.nn.functional.silu(W @ torch.cat([x, e])) for W in weights(model)]
@@ -58,11 +54,7 @@ def expected(model: Model, history: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", [Snapshots, Joint, ActivationReplay, ReplayBuffer])
 def test_drafts_follow_the_accepted_path_under_every_method(method: type[Any]) -> None:
-    watched, tokens = recorded("bamba", method())
-    model = drawn("bamba")
-    plain = Engine(model, None, Plain(), operations=BITWISE, slots=2, cache=40).generate(prompts(1, LENGTHS), Settings(10))
-    assert tokens == [result.tokens for result in plain]
-    drafted = 0
+    watched, model, drafted = recorded("bamba", method()), drawn("bamba"), 0
     for history, request, proposal, row in watched.windows:
         window = proposal.window
         assert window.lengths is not None
@@ -79,12 +71,8 @@ def test_drawn_drafts_come_with_their_law_and_are_judged_by_it() -> None:
     """At temperature 0 any law leaves greedy output as it is."""
     cold = Sampling(0.0)
     for rule in (Rejection(cold), MultiStep(cold), Naive(cold)):
-        watched, tokens = recorded("mamba2", ActivationReplay(), rule, choose="iid", sampling=Sampling(0.5))
-        model = drawn("mamba2")
-        plain = Engine(model, None, Plain(), operations=BITWISE, slots=2, cache=40).generate(
-            prompts(1, LENGTHS), Settings(10)
-        )
-        assert tokens == [result.tokens for result in plain]
+        watched = recorded("mamba2", ActivationReplay(), rule, choose="iid", sampling=Sampling(0.5))
+    model = drawn("mamba2")
     for history, request, proposal, row in watched.windows:
         if len(history) > LENGTHS[request]:
             assert proposal.q is not None
@@ -102,7 +90,7 @@ def test_a_planted_head_that_reads_the_end_of_the_window_is_caught(monkeypatch: 
         observe(self, sequences, proposal, verdict._replace(run=verdict.run._replace(path=path)))
 
     monkeypatch.setattr(HeadDrafter, "observe", late)
-    watched, _ = recorded("bamba", ActivationReplay())
+    watched = recorded("bamba", ActivationReplay())
     later = [(h, p.window.tokens[row, 1:]) for h, r, p, row in watched.windows if len(h) > LENGTHS[r] + 1]
     with torch.no_grad():
         assert any(came.tolist() != expected(drawn("bamba"), h).argmax(-1).tolist() for h, came in later)

@@ -17,16 +17,13 @@ from ssmspec_fast.draft.model import ChainsDrafter, ModelDrafter, largest
 from ssmspec_fast.draft.rows import Rows
 from ssmspec_fast.draft.shapes import TREE_A, Shape, branches, chain
 from ssmspec_fast.draft.wrapper import Wrapper
-from ssmspec_fast.engine.decoder import Decoder
-from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
-from ssmspec_fast.engine.sequences import Sequences, new_sequences
+from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.window import Proposal
 from ssmspec_fast.errors import MemoryRefused, TokenizerMismatch
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.replay_buffer import ReplayBuffer
 from ssmspec_fast.methods.tree import Tree
-from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.accept import UniformDice, draws, processors
 from ssmspec_ref.draft import bandit as oracle_bandit
@@ -36,10 +33,10 @@ from ssmspec_ref.errors import LengthError, NotTopological, ParameterError, Ring
 
 from .draft_models import Histories, float64, histories, perturbed
 from .models import drawn, prompts
+from .runs import BITWISE, begun, emitted, engine, step
 from .test_steps import Waiting
 
 LENGTHS, BUDGET = (1, 5, 3), 9
-FAMILIES = ("bamba", "mamba_in_llama")
 
 
 class Recorded(Wrapper):
@@ -63,12 +60,16 @@ class Recorded(Wrapper):
         return proposal
 
 
+def play(target: str, drafter: Any, method: Any, rule: Any = None, budget: int = BUDGET, slots: int = 2) -> None:
+    made = engine(perturbed(float64(target), 0.03), drafter, method, rule, slots=slots, operations=TorchOperations())
+    made.generate(prompts(1, LENGTHS), Settings(budget))
+
+
 def run(drafter: Any, rule: Any = None, target: str = "bamba", slots: int = 2) -> Recorded:
     """Three prompts through two slots; the target is near the drafter."""
     recorded = Recorded(drafter)
     method = Tree() if drafter.trees else ActivationReplay()
-    engine = Engine(perturbed(float64(target), 0.03), recorded, method, rule, slots=slots, cache=32)
-    engine.generate(prompts(1, LENGTHS), Settings(BUDGET))
+    play(target, recorded, method, rule, slots=slots)
     assert len(recorded.windows) >= 6
     return recorded
 
@@ -89,30 +90,34 @@ def same(recorded: Recorded, draft: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_chain_is_the_oracles_at_every_window(name: str) -> None:
-    recorded = run(ModelDrafter(float64(name), chain(3), slots=2, cache=32), target=name)
-    assert same(recorded, lambda state, root: static_tree.draft_tree(histories(name), state, root, chain(3))[0])
-    assert recorded.advanced >= {1, 4}
+ROOM: dict[str, Any] = {"slots": 2, "cache": 40}
 
 
-@pytest.mark.parametrize("parents", [TREE_A, (-1, 0, 0, 2, 2, 1, 3)])
-def test_a_static_tree_is_the_oracles_at_every_window(parents: tuple[int, ...]) -> None:
-    recorded = run(ModelDrafter(float64("bamba"), parents, slots=2, cache=32))
-    assert same(recorded, lambda state, root: static_tree.draft_tree(histories("bamba"), state, root, parents)[0])
-    assert len(recorded.advanced) > 1
+def static(parents: tuple[int, ...]) -> tuple[Any, Any]:
+    """A drafter of a tree, and what the oracle drafts from a model of histories, a state and a root."""
+    return (
+        lambda model: ModelDrafter(model, parents, **ROOM),
+        lambda *given: static_tree.draft_tree(*given, parents)[0],
+    )
 
 
-def test_a_batch_tree_is_the_oracles_at_every_window() -> None:
-    recorded = run(ModelDrafter(float64("bamba"), branches((3, 2, 1)), slots=3, cache=40))
-    assert same(recorded, lambda state, root: batch_tree.batch_tree(histories("bamba"), state, root, (3, 2, 1))[0])
+SHAPES: dict[str, tuple[str, tuple[Any, Any]]] = {
+    "chain": ("bamba", static(chain(3))),
+    "chain, grouped": ("mamba_in_llama", static(chain(3))),
+    "tree A": ("bamba", static(TREE_A)),
+    "tree out of order": ("bamba", static((-1, 0, 0, 2, 2, 1, 3))),
+    "batch tree": ("bamba", (static(branches((3, 2, 1)))[0], lambda *given: batch_tree.batch_tree(*given, (3, 2, 1))[0])),
+    **{name: (of, (lambda model: BeamDrafter(model, 3, 3, **ROOM), lambda *given: beam_tree.beam_tree(*given, 3, 3)))
+       for name, of in (("beam tree", "bamba"), ("beam tree, grouped", "mamba_in_llama"))},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_beam_tree_is_the_oracles_at_every_window(name: str) -> None:
-    recorded = run(BeamDrafter(float64(name), 3, 3, slots=2, cache=32), target=name)
-    assert same(recorded, lambda state, root: beam_tree.beam_tree(histories(name), state, root, 3, 3))
-    assert len(recorded.advanced) > 1
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_draft_is_the_oracles_at_every_window(shape: str) -> None:
+    name, (make, wanted) = SHAPES[shape]
+    recorded = run(make(float64(name)), target=name)
+    assert same(recorded, lambda state, root: wanted(histories(name), state, root))
+    assert recorded.advanced >= {1, 4} if "chain" in shape else len(recorded.advanced) > 1
 
 
 @pytest.mark.parametrize("choose", ["top", "iid"])
@@ -133,8 +138,7 @@ def test_several_chains_are_the_paths_of_their_tree(choose: str) -> None:
     recorded = Watching(drafter)
     recorded.drafts = 2
     rule = Naive(Sampling(0.2), seed=2) if choose == "iid" else None
-    engine = Engine(perturbed(float64("bamba"), 0.03), recorded, ActivationReplay(2), rule, slots=2, cache=40)
-    engine.generate(prompts(1, LENGTHS), Settings(BUDGET))
+    play("bamba", recorded, ActivationReplay(2), rule)
     assert len(recorded.advanced) > 1
     model = histories("bamba")
     for history, request, found in rows:
@@ -200,7 +204,7 @@ def test_the_bandit_plays_the_arms_that_the_oracle_plays_one_round_late() -> Non
             super().observe(sequences, proposal, verdict)
 
     recorded = Watching(drafter)
-    Engine(perturbed(float64("bamba"), 0.03), recorded, Tree(), slots=2, cache=48).generate(prompts(1, LENGTHS), Settings(20))
+    play("bamba", recorded, Tree(), budget=20)
     known = oracle_bandit.Bandit.fresh(3)
     for i, arm in enumerate(arms):
         assert arm == known.choose(0.4)
@@ -216,35 +220,29 @@ def test_the_bandit_plays_the_arms_that_the_oracle_plays_one_round_late() -> Non
         assert row_of(proposal, row)[0] == tree.tokens.tolist()
 
 
-def test_planted_faults_of_states_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that keeps what was rejected, rows that continue another node, rows of old states."""
+STATES: dict[str, tuple[tuple[int, ...], str, Any]] = {
+    "a state that keeps what was rejected": (chain(3), "beside", lambda self, slots, rows: slots[:, None].expand(-1, rows)),
+    "rows that continue another node": (
+        branches((2, 2, 1)), "copy", lambda self, source, to, copy=Rows.copy: copy(self, source.flip(1), to)
+    ),
+    "rows of old states": (chain(2), "copy", lambda self, source, to: None),
+}  # fmt: skip
 
-    def fits(parents: tuple[int, ...]) -> bool:
-        recorded = run(ModelDrafter(float64("bamba"), parents, slots=2, cache=32))
-        return same(recorded, lambda state, root: static_tree.draft_tree(histories("bamba"), state, root, parents)[0])
 
-    with monkeypatch.context() as m:  # drafting in the sequence's own slot
-        m.setattr(Rows, "beside", lambda self, slots, rows: slots[:, None].expand(-1, rows))
-        assert not fits(chain(3))
-    with monkeypatch.context() as m:
-        copy = Rows.copy
-        m.setattr(Rows, "copy", lambda self, source, to: copy(self, source.flip(1), to))
-        assert not fits(branches((2, 2, 1)))
-    with monkeypatch.context() as m:
-        m.setattr(Rows, "copy", lambda self, source, to: None)
-        assert not fits(chain(2))
+@pytest.mark.parametrize("fault", STATES)
+def test_planted_faults_of_states_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, name, wrong = STATES[fault]
+    monkeypatch.setattr(Rows, name, wrong)
+    make, wanted = static(parents)
+    assert not same(run(make(float64("bamba"))), lambda state, root: wanted(histories("bamba"), state, root))
 
 
 def test_a_row_is_drafted_alike_alone_and_in_any_batch() -> None:
-    operations, model = TorchOperations(bitwise=True), drawn("bamba")
-    found = []
+    model, found = drawn("bamba"), []
     for slots in (1, 3):
-        drafter = ModelDrafter(model, (-1, 0, 0, 1), operations, choose="without_replacement", slots=slots, cache=32)
-        recorded = Recorded(drafter)
-        engine = Engine(
-            perturbed(model, 0.03), recorded, Tree(), MultiStep(seed=3), operations=operations, slots=slots, cache=32
-        )
-        tokens = [result.tokens for result in engine.generate(prompts(1, LENGTHS), Settings(BUDGET))]
+        recorded = Recorded(ModelDrafter(model, (-1, 0, 0, 1), BITWISE, choose="without_replacement", slots=slots, cache=32))
+        made = engine(perturbed(model, 0.03), recorded, Tree(), MultiStep(seed=3), slots=slots)
+        tokens = emitted(made, prompts(1, LENGTHS), BUDGET)
         windows = {(r, len(h)): row_of(p, row) for h, r, p, row in recorded.windows}
         found.append((tokens, {key: (t, q.tobytes()) for key, (t, _, q) in windows.items() if q is not None}))
     assert found[0] == found[1]
@@ -271,51 +269,40 @@ def test_wrong_drafters_are_refused_by_name() -> None:
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             make()
-    small = ModelDrafter(model, chain(2), slots=1, cache=32)
-    engine = Engine(model, small, ActivationReplay(), slots=2, cache=32)
-    with pytest.raises(ParameterError, match="build it with slots=2"):
-        engine.generate([[1]], Settings(2))
-    with pytest.raises(RingOverflow, match="the ring holds 7 tokens for windows of 4"):
-        Engine(model, ModelDrafter(model, chain(3)), ReplayBuffer(7))
-    engine = Engine(model, ModelDrafter(model, chain(2), slots=1, cache=4), ActivationReplay(), slots=1, cache=32)
-    with pytest.raises(LengthError, match="the drafter holds 4"):
-        engine.generate([[1, 2, 3]], Settings(9))
+    for parents, room, method, slots, error, words in (
+        (chain(2), {"slots": 1, "cache": 32}, ActivationReplay(), 2, ParameterError, "build it with slots=2"),
+        (chain(3), {}, ReplayBuffer(7), 8, RingOverflow, "the ring holds 7 tokens for windows of 4"),
+        (chain(2), {"slots": 1, "cache": 4}, ActivationReplay(), 1, LengthError, "the drafter holds 4"),
+    ):
+        with pytest.raises(error, match=words):
+            emitted(engine(model, ModelDrafter(model, parents, **room), method, slots=slots), [[1, 2, 3]], 9)
 
 
 def test_a_target_with_another_number_of_tokens_is_refused_before_any_work() -> None:
     from .test_accept_laws import target
 
     with pytest.raises(TokenizerMismatch, match="the drafter has 4 tokens, the target 61"):
-        Engine(float64("bamba"), ModelDrafter(target(torch.float64), chain(2)), ActivationReplay())
+        engine(float64("bamba"), ModelDrafter(target(torch.float64), chain(2)), ActivationReplay())
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7, top_k=5, top_p=0.9, repetition=1.1, min_tokens=2)])
 @pytest.mark.parametrize("choose", ["top", "without_replacement", "beam"])
-def test_a_step_of_drafts_and_their_judgement_waits_for_nothing(
-    choose: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_step_of_drafts_and_their_judgement_waits_for_nothing(choose: str, sampling: Sampling) -> None:
     """From the proposal to the verdict, penalties included."""
-    monkeypatch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)  # as on a GPU
-    model, room = drawn("bamba"), {"slots": 3, "cache": 24}
+    model, room = drawn("bamba"), {"slots": 3, "cache": 40}
     if choose == "beam":
         drafter: ModelDrafter = BeamDrafter(model, 2, 3, sampling=sampling, **room)  # type: ignore[arg-type]
     else:
         drafter = ModelDrafter(model, branches((2, 2, 1)), choose=choose, sampling=sampling, **room)  # type: ignore[arg-type]
-    decoder = Decoder(model, Tree(), TorchOperations(), slots=3, cache=24, window=drafter.nodes)
-    sequences = new_sequences(3, 40, (3,), ((4, 5),), "cpu")
-    for slot, prompt in zip((2, 0), prompts(1, (4, 2)), strict=True):
-        sequences.add(slot, prompt, 12, 0)
-    slots = torch.tensor([2, -1, 0])
+    held: dict[str, Any] = {"cache": 24, "window": drafter.nodes, "operations": TorchOperations(), "ends": ((3,), ((4, 5),))}
+    decoder, sequences = begun(model, Tree(), prompts(1, (4, 2)), [2, 0], **held)
     with torch.no_grad():
-        decoder.prefill(prompts(1, (4, 2)), [2, 0])
         drafter.start(sequences, torch.tensor([2, 0]))
         for rule in (MultiStep(sampling), Naive(sampling)):
             with Waiting() as waiting:
-                proposal = drafter.propose(sequences, slots)
-                feed = decoder.feed(proposal.window, sequences, fits=True)  # counted, as an engine does
-                verdict = rule(proposal, decoder.verify(feed), sequences, decoder.operations)
-                decoder.commit(feed, verdict)
-                sequences.commit(verdict)
+                proposal = drafter.propose(sequences, torch.tensor([2, -1, 0]))
+                step(decoder, sequences, proposal, rule, fits=True)  # counted, as an engine does
             assert waiting.found == []
 
 

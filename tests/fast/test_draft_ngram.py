@@ -46,33 +46,25 @@ def table_of(seed: int, rows: int, tokens: int) -> np.ndarray:
 @MANY
 @given(HISTORIES, st.integers(1, 4), st.integers(1, 4), st.integers(0, 5), st.integers(0, 99))
 def test_ngram_drafts_are_the_oracles(rows: list[list[int]], tokens: int, wanted: int, more: int, seed: int) -> None:
-    """Most frequent windows, then the table; rows in any slots; silent where nothing is found."""
+    """Most frequent windows, then the table; rows in any slots; silent where nothing is found. Trees are the rows merged."""
     table = table_of(seed, more, tokens)
-    sequences, slots = sequences_of(rows)
-    drafter = NGram(tokens, wanted, torch.from_numpy(table) if more else None)
+    (sequences, slots), given_table = sequences_of(rows), torch.from_numpy(table) if more else None
+    drafter = NGram(tokens, wanted, given_table)
     window = drafter.propose(sequences, slots).window
     assert window.tokens.shape == (wanted * len(slots), drafter.nodes)
     found = chains(window, wanted)
     assert found.pop(1) == []
-    for row, came in zip(rows, found, strict=True):
-        assert came == oracle.png(np.array(row), wanted, tokens, table).tolist()
-
-
-@MANY
-@given(HISTORIES, st.integers(1, 4), st.integers(1, 4), st.integers(0, 5), st.integers(0, 99))
-def test_ngram_trees_are_the_rows_merged(rows: list[list[int]], tokens: int, wanted: int, more: int, seed: int) -> None:
-    table = table_of(seed, more, tokens)
-    sequences, slots = sequences_of(rows)
-    drafter = NGram(tokens, wanted, torch.from_numpy(table) if more else None, trees=True)
-    window = drafter.propose(sequences, slots).window
-    assert window.parents is not None
+    trees = NGram(tokens, wanted, given_table, trees=True)
+    merged = trees.propose(sequences, slots).window
+    assert merged.parents is not None
     keep = [i for i, slot in enumerate(slots.tolist()) if slot >= 0]
-    for i, row in zip(keep, rows, strict=True):
-        said = oracle.png(np.array(row), wanted, tokens, table).tolist() or [[]]
-        tree = drafts.trie(row[-1], said).tree
-        pad = drafter.nodes - len(tree)
-        assert window.parents[i].tolist() == [*tree.parents, *[-2] * pad]
-        assert window.tokens[i].tolist() == [*tree.tokens, *[0] * pad]
+    for i, row, came in zip(keep, rows, found, strict=True):
+        said = oracle.png(np.array(row), wanted, tokens, table).tolist()
+        assert came == said
+        tree = drafts.trie(row[-1], said or [[]]).tree
+        pad = trees.nodes - len(tree)
+        assert merged.parents[i].tolist() == [*tree.parents, *[-2] * pad]
+        assert merged.tokens[i].tolist() == [*tree.tokens, *[0] * pad]
 
 
 @MANY

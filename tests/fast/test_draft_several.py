@@ -1,6 +1,7 @@
 """Requests that name their drafter and their number of drafts: each drafts as it would alone, whatever the others ask."""
 
 from functools import lru_cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,14 +21,13 @@ from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.models.build import Parts
-from ssmspec_fast.operations import torch_attention
-from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .models import drawn, prompts
+from .runs import BITWISE
 
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 SLOTS, CACHE, DRAFTS = 3, 40, 3
-BITWISE = TorchOperations(bitwise=True)
 GIVEN = [ids * 2 for ids in prompts(3, (3, 5, 2, 4))]
 NAMES = ("model", "lookup")
 
@@ -37,7 +37,7 @@ def model(drafts: int) -> ModelDrafter:
 
 
 def engine(drafter: Drafter, recorded: bool = False) -> StreamingEngine:
-    made = {"operations": BITWISE, "slots": SLOTS, "cache": CACHE, "graphs": TapeRecorder() if recorded else None}
+    made: Any = {"operations": BITWISE, "slots": SLOTS, "cache": CACHE, "graphs": TapeRecorder() if recorded else None}
     rule = Naive(Sampling(temperature=0.0), 5)
     return StreamingEngine(drawn("bamba"), drafter, Plain() if drafter.nodes == 1 else ActivationReplay(), rule, **made)
 
@@ -45,11 +45,6 @@ def engine(drafter: Drafter, recorded: bool = False) -> StreamingEngine:
 @lru_cache
 def several(recorded: bool = False) -> StreamingEngine:
     return engine(Several({"model": model(DRAFTS), "lookup": PromptLookup(2)}), recorded)
-
-
-@pytest.fixture(autouse=True)
-def _reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)  # as on a GPU
 
 
 ASKED = st.builds(

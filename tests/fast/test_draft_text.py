@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.draft.text import TextDrafter, retokenised
-from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.methods.activation_replay import ActivationReplay
-from ssmspec_fast.methods.plain import Plain
-from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.draft import text as oracle
 from ssmspec_ref.errors import ParameterError
 
 from .draft_models import float64, histories
 from .models import drawn, prompts
+from .runs import BITWISE, emitted, engine
 
-BITWISE = TorchOperations(bitwise=True)
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ 12345678"
 
 
@@ -66,7 +63,7 @@ def test_text_is_read_again_as_the_oracle_reads_it(text: str, history: list[int]
 
 def test_a_drafter_that_writes_the_targets_letters_under_other_numbers_is_always_right() -> None:
     """The same model behind a permuted vocabulary: every draft is accepted, and its states go on from window to window."""
-    model, operations = drawn("bamba"), BITWISE
+    model = drawn("bamba")
     order = torch.tensor(Letters(7).encode(LETTERS))  # the drafter's number of each of the target's tokens
     inverse = torch.argsort(order)
     draft = replace(model, embedding=model.embedding[inverse], head=model.head[inverse])
@@ -77,12 +74,10 @@ def test_a_drafter_that_writes_the_targets_letters_under_other_numbers_is_always
             fed.extend(map(len, ids))
             return super().feed(ids, rows)
 
-    drafter = Counting(draft, Letters(7), Letters(), 3, operations, slots=2, cache=64)
-    engine = Engine(model, drafter, ActivationReplay(), slots=2, cache=48, operations=operations)
+    drafter = Counting(draft, Letters(7), Letters(), 3, BITWISE, slots=2, cache=64)
     given_prompts = prompts(2, (3, 9))
-    wanted = Engine(model, None, Plain(), slots=2, cache=48, operations=operations).generate(given_prompts, Settings(12))
-    results = engine.generate(given_prompts, Settings(12))
-    assert [r.tokens for r in results] == [r.tokens for r in wanted]
+    results = engine(model, drafter, ActivationReplay(), slots=2).generate(given_prompts, Settings(12))
+    assert [r.tokens for r in results] == emitted(engine(model), given_prompts, 12)
     assert [r.statistics.advanced for r in results] == [(4, 4, 4), (4, 4, 4)]
     assert max(fed) <= 4  # of a history, what was emitted and the look-behind; never the whole again
 
@@ -91,12 +86,9 @@ def test_a_drafter_that_writes_the_targets_letters_under_other_numbers_is_always
 def test_output_is_plain_decodings_whatever_the_text_says(rule: Naive | None) -> None:
     """Pieces that join across windows, texts that lose letters, a drafter that knows nothing."""
     model, given_prompts = drawn("bamba"), prompts(3, (3, 9, 1))
-    plain = Engine(model, None, Plain(), rule, slots=3, cache=48, operations=BITWISE).generate(given_prompts, Settings(8))
     drafter = TextDrafter(drawn("mamba2", seed=1), Pairs(), Letters(), 3, BITWISE, steps=2, slots=3, cache=64)
-    found = Engine(model, drafter, ActivationReplay(), rule, slots=3, cache=48, operations=BITWISE).generate(
-        given_prompts, Settings(8)
-    )
-    assert [r.tokens for r in found] == [r.tokens for r in plain]
+    found, plain = engine(model, drafter, ActivationReplay(), rule), engine(model, rule=rule)
+    assert emitted(found, given_prompts, 8) == emitted(plain, given_prompts, 8)
 
 
 def test_what_is_written_is_the_drafters_own_greedy_continuation() -> None:
@@ -117,8 +109,9 @@ def test_what_is_written_is_the_drafters_own_greedy_continuation() -> None:
 
 def test_texts_that_are_drafted_together_are_drafted_as_each_alone() -> None:
     """Of different lengths, one that is new beside others that go on, and slots in another order."""
-    together = TextDrafter(float64("bamba"), Pairs(), Letters(), 3, slots=3, look_behind=2, cache=64)
-    alone = [TextDrafter(float64("bamba"), Pairs(), Letters(), 3, slots=3, look_behind=2, cache=64) for _ in range(3)]
+    together, *alone = (
+        TextDrafter(float64("bamba"), Pairs(), Letters(), 3, slots=3, look_behind=2, cache=64) for _ in range(4)
+    )
     turns = ({2: "abcabcab", 0: "x"}, {0: "xyz", 1: "stuff", 2: "abcabcabcde"}, {1: "st", 2: "abcabcabcdef"}, {1: "stu"})
     for turn in turns:
         ids = {slot: Pairs().encode(text) for slot, text in turn.items()}
@@ -136,6 +129,6 @@ def test_bad_numbers_are_refused() -> None:
     for options in ({"tokens": 0}, {"tokens": 1, "steps": 0}, {"tokens": 1, "look_behind": 0}):
         with pytest.raises(ParameterError, match="must be at least 1"):
             TextDrafter(model, Letters(), Letters(), **options)
-    engine = Engine(model, TextDrafter(model, Letters(), Letters(), 2, slots=1), ActivationReplay(), slots=2, cache=16)
+    made = engine(model, TextDrafter(model, Letters(), Letters(), 2, slots=1), ActivationReplay(), slots=2)
     with pytest.raises(ParameterError, match="the engine has 2 slots"):
-        engine.generate([[1]], Settings(2))
+        emitted(made, [[1]], 2)

@@ -1,7 +1,6 @@
-"""Kimi Delta Attention in the engine: its gates, twelve windows in a row by every method, and the faults that others had."""
+"""Kimi Delta Attention in the engine: the faults of rollback that others had, its special case, and the size of its ring."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,183 +10,20 @@ from torch import Tensor
 
 from conformance.judge.verdict import judge
 from conformance.run.plan import Selection, plan
-from property_tests.sessions.session import Deviation
 from ssmspec_fast.adapters import decoder as adapter_decoder
-from ssmspec_fast.adapters import methods
 from ssmspec_fast.adapters.engine import operations_of
-from ssmspec_fast.layers import kda
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.models.config import KDAConfig
-from ssmspec_fast.models.model import Model
 from ssmspec_fast.operations import DeltaInputs, DeltaParams, KDAParams
 from ssmspec_fast.operations.arithmetic import Arithmetic
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.operations.torch_recurrences import KDA, Delta
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject, Verdict
 
-from .drafters import CHAINS
 from .models import drawn
-from .recurrence_runs import leaves_what_plain_decoding_leaves, played, session
-
-FORMS: dict[str, dict[str, Any]] = {
-    "softplus": {},
-    "low rank": {"rank": 2, "decay": "normal"},
-    "bound of 5": {"bound": -5.0},
-    "bound of 1, steep": {"bound": -1.0, "rank": 2, "decay": "hard"},
-}
-PATHS = ("snapshots", "joint", "joint by lag", "activation replay", "replay buffer of two windows")
-
-
-def bounded(model: Model, bound: float) -> Model:
-    """The model with a lower bound on all its log decays."""
-
-    def changed(block: Any) -> Any:
-        (mixer,) = block.mixers
-        if not isinstance(mixer, kda.KDA):
-            return block
-        params = mixer.params._replace(lower_bound=bound)
-        return replace(block, mixers=(replace(mixer, params=params, config=replace(mixer.config, lower_bound=bound)),))
-
-    return replace(model, blocks=tuple(map(changed, model.blocks)))
-
-
-@pytest.mark.parametrize("bound", [None, -5.0])
-@pytest.mark.parametrize("method", CHAINS)
-def test_twelve_windows_in_a_row_leave_what_plain_decoding_leaves(method: str, bound: float | None) -> None:
-    """In a batch with padding, some drafts accepted in each window: every token, convolution and state, bit for bit."""
-    model = drawn("kimi_linear")
-    leaves_what_plain_decoding_leaves(model if bound is None else bounded(model, bound), method)
-
-
-@pytest.mark.parametrize("method", PATHS)
-@pytest.mark.parametrize("form", FORMS)
-def test_both_gates_are_those_of_the_reference_by_every_method(form: str, method: str) -> None:
-    played(session("kda", method, FORMS[form]))
-
-
-def clamped_softplus(self: KDA, g: Tensor, params: KDAParams) -> Tensor:
-    """The softplus gate, cut at the bound. lightseekorg/tokenspeed#847."""
-    whole = RIGHT(self, g, params._replace(lower_bound=None))
-    return whole if params.lower_bound is None else whole.clamp_min(params.lower_bound)
-
-
-def rate_after_the_sigmoid(self: KDA, g: Tensor, params: KDAParams) -> Tensor:
-    rate, bound = -params.A[:, None], params.lower_bound or 0.0
-    return RIGHT(self, g, params) if params.lower_bound is None else bound * rate * torch.sigmoid(g + params.dt_bias)
-
-
-def one_decay_a_head(self: KDA, g: Tensor, params: KDAParams) -> Tensor:
-    return RIGHT(self, g, params).mean(-1, keepdim=True).expand(g.shape)
-
-
-def bias_of_the_first_head(self: KDA, g: Tensor, params: KDAParams) -> Tensor:
-    return RIGHT(self, g, params._replace(dt_bias=params.dt_bias[:1]))
-
-
-def rate_by_channel(self: KDA, g: Tensor, params: KDAParams) -> Tensor:
-    """A of the heads, read along the channels."""
-    places = torch.arange(g.shape[-1]) % len(params.A)
-    made: Tensor = RIGHT(self, g.transpose(-1, -2), params._replace(A=params.A[places], dt_bias=params.dt_bias.T))
-    return made.transpose(-1, -2)
-
-
-RIGHT = KDA.log_decay
-GATES = {
-    clamped_softplus: ("bound of 5", "bound of 1, steep"),
-    rate_after_the_sigmoid: ("bound of 5", "bound of 1, steep"),
-    one_decay_a_head: ("softplus", "bound of 5"),
-    bias_of_the_first_head: ("softplus", "bound of 5"),
-    rate_by_channel: ("softplus", "bound of 5"),
-}
-
-
-@pytest.mark.parametrize(("fault", "form"), [(fault, form) for fault, forms in GATES.items() for form in forms])
-def test_a_fault_planted_in_the_gate_is_caught(
-    fault: Callable[..., Tensor], form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(KDA, "log_decay", fault)
-    with pytest.raises(Deviation):
-        played(session("kda", "snapshots", FORMS[form]))
-
-
-def test_silu_for_the_sigmoid_of_the_output_gate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kda.KDA, "activation", "silu")
-    with pytest.raises(Deviation):
-        played(session("kda", "snapshots", {}))
-
-
-def test_the_clamp_is_exact_where_no_decay_reaches_the_bound() -> None:
-    """Why the fault lives: far from the bound both forms of a gate agree in sign and order, and a model only gets worse."""
-    rule, params = KDA(Arithmetic(False)), KDAParams(-torch.ones(1), torch.zeros(1, 3), lower_bound=-5.0)
-    g = torch.tensor([[[[-20.0, 0.0, 20.0]]]])
-    right, clamped = rule.log_decay(g, params), clamped_softplus(rule, g, params)
-    assert right.flatten().tolist() == pytest.approx([0.0, -2.5, -5.0], abs=1e-6)
-    assert clamped.flatten().tolist() == pytest.approx([0.0, -0.6931, -5.0], abs=1e-4)
-
-
-class KeepsRejectedInputs(Snapshots):
-    """The windows of the convolutions keep what was rejected. vllm-project/vllm#50272."""
-
-    def commit(self, pools: Any, feed: Any, verdict: Any, operations: Any) -> None:
-        super().commit(pools, feed, verdict, WholeWindow(operations, feed.tokens.shape[1]))
-
-
-class WholeWindow:
-    """Operations whose convolutions advance by all inputs of a window."""
-
-    def __init__(self, operations: Any, t: int) -> None:
-        self.operations, self.t = operations, t
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.operations, name)
-
-    def conv_commit(self, M: Any, u: Any, *, advanced: Any, slots: Any) -> None:
-        self.operations.conv_commit(M, u, advanced=torch.where(advanced > 0, self.t, 0), slots=slots)
-
-
-class KeepsRejectedState(Snapshots):
-    """The state is that after the whole window, as if it could be trimmed like a cache. ml-explore/mlx-lm#1486."""
-
-    def entry(self, pools: Any, slots: Any, steps: Any) -> Any:
-        return super().entry(pools, slots, steps if steps.shape[1] > 1 else torch.full_like(steps, pools.kept.room - 2))
-
-
-class ReplaysTheStateOnly(ActivationReplay):
-    """The accepted tokens are replayed into the state; the convolutions stay before the window. ekryski/mlx-swift-lm#218."""
-
-    def commit(self, pools: Any, feed: Any, verdict: Any, operations: Any) -> None:
-        super().commit(pools, feed, verdict, NoWindow(operations, 0))
-
-
-class NoWindow(WholeWindow):
-    def conv_commit(self, M: Any, u: Any, *, advanced: Any, slots: Any) -> None:
-        """Nothing."""
-
-
-class RollsBackKeysOnly(Snapshots):
-    """Of the three convolutions that of the values keeps what was rejected."""
-
-    def commit(self, pools: Any, feed: Any, verdict: Any, operations: Any) -> None:
-        super().commit(pools, feed, verdict, ValuesKept(operations, feed.tokens.shape[1]))
-
-
-class ValuesKept(WholeWindow):
-    def conv_commit(self, M: Any, u: Any, *, advanced: Any, slots: Any) -> None:
-        whole = M.clone()
-        super().conv_commit(whole, u, advanced=advanced, slots=slots)
-        self.operations.conv_commit(M, u, advanced=advanced, slots=slots)
-        last = M.shape[1] // 3
-        M[:, -last:] = whole[:, -last:]
-
-
-FAULTS: tuple[Callable[[], Method], ...] = (
-    KeepsRejectedInputs,
-    KeepsRejectedState,
-    ReplaysTheStateOnly,
-    RollsBackKeysOnly,
-)
+from .rollbacks import ROLLBACKS
 
 
 def verdicts(make: Callable[[], Method]) -> set[Verdict]:
@@ -200,9 +36,9 @@ def verdicts(make: Callable[[], Method]) -> set[Verdict]:
     return {judge(job.specification, job.capability, job.case).verdict for job in jobs}
 
 
-@pytest.mark.parametrize("make", FAULTS, ids=lambda make: make.__name__)
-def test_a_rollback_that_others_got_wrong_is_caught(make: Callable[[], Method]) -> None:
-    assert Verdict.FAIL in verdicts(make)
+@pytest.mark.parametrize("name", ROLLBACKS)
+def test_a_rollback_that_others_got_wrong_is_caught(name: str) -> None:
+    assert Verdict.FAIL in verdicts(ROLLBACKS[name])
 
 
 @pytest.mark.parametrize("make", [Snapshots, ActivationReplay])
@@ -243,7 +79,3 @@ def test_a_ring_holds_a_log_decay_for_each_key_channel() -> None:
     assert config.ring_sizes == (3 * 6, 3 * (6 + 6))
     layer: Any = drawn("kimi_linear").mixers[0]
     assert [tuple(x.shape) for x in layer.room(lambda *shape: torch.empty(shape))] == [(3, 6), (3, 6), (3, 6), (3, 6), (3,)]
-
-
-def test_every_method_of_the_adapters_is_played() -> None:
-    assert set(PATHS) <= set(methods.CHAINS)

@@ -3,14 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from conformance.engines.checkpoint import read
 from conformance.engines.oracle import Oracle
-from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.state import Cache, RecurrentState, new_pools
 from ssmspec_fast.families import find
 from ssmspec_fast.layers.shortconv import ShortConvConfig
@@ -18,12 +15,13 @@ from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.models.checkpoint import load
 from ssmspec_fast.models.config import MLPConfig
-from ssmspec_fast.operations.torch_ops import TorchOperations
 
+from .drafters import NODES, Skilled
 from .folders import PROMPTS
 from .models import drawn, prompts
+from .rollbacks import KeepsRejectedState
+from .runs import apart, emitted, engine
 from .test_checkpoint import written
-from .test_methods import NODES, Skilled
 from .test_transformers import stepped
 
 OLDER: dict[str, Any] = {
@@ -65,34 +63,16 @@ def test_the_reader_of_the_judge_gives_the_same_logits(tmp_path: Path, name: str
     """Two readers and two implementations of one folder, in float64."""
     folder = written(tmp_path / "m", name)
     oracle, model = Oracle(read(folder)), load(folder, torch.float64)
-    with torch.no_grad():
-        for prompt in PROMPTS:
-            came = stepped(model, prompt, TorchOperations())
-            wanted = oracle(prompt).logits[-len(came) :]
-            assert np.max(np.abs(came - wanted)) <= 1e-12 * np.max(np.abs(wanted))
+    for prompt in PROMPTS:
+        assert apart(stepped(model, prompt), oracle(prompt).logits) <= 1e-12
 
 
-class KeepsTheDraft(Snapshots):
-    """The columns after the whole window stay, whatever was accepted. vllm-project/vllm#44296."""
-
-    def commit(self, pools: Any, feed: Any, verdict: Any, operations: Any) -> None:
-        before, places = pools.kept.current.clone(), pools.kept
-        super().commit(pools, feed, verdict, operations)
-        slots = verdict.slots[verdict.slots >= 0]
-        places.current[slots] = (before[slots] + feed.tokens.shape[1]) % places.room
-
-
-@pytest.mark.parametrize("method", [Snapshots, ActivationReplay, KeepsTheDraft])
+@pytest.mark.parametrize("method", [Snapshots, ActivationReplay, KeepsRejectedState])
 def test_columns_of_a_rejected_draft_that_stay_change_the_text(method: type) -> None:
-    model, given, bitwise = drawn("lfm2"), prompts(5, (3, 8)), TorchOperations(bitwise=True)
-
-    def said(**more: Any) -> list[tuple[int, ...]]:
-        engine = Engine(model, slots=2, cache=64, operations=bitwise, **more)
-        return [result.tokens for result in engine.generate(given, Settings(24))]
-
-    wanted = said()
-    came = said(drafter=Skilled(wanted, NODES, 0.5), method=method())
-    assert (came == wanted) is (method is not KeepsTheDraft)
+    model, given = drawn("lfm2"), prompts(5, (3, 8))
+    wanted = emitted(engine(model), given, 24)
+    found = emitted(engine(model, Skilled(wanted, NODES, 0.5), method()), given, 24)
+    assert (found == wanted) is (method is not KeepsRejectedState)
 
 
 def test_its_state_is_all_that_a_layer_stores() -> None:

@@ -5,18 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from conformance.engines.checkpoint import NoOracle, read
 from conformance.engines.oracle import Oracle
+from ssmspec_fast.layers.mamba3 import Mamba3Config, Mamba3Layer
 from ssmspec_fast.models.checkpoint import load, open_checkpoint
+from ssmspec_fast.models.config import GatedNormConfig
 from ssmspec_fast.models.model import Model
-from ssmspec_fast.operations.torch_ops import TorchOperations
 
 from .folders import PROMPTS, VOCABULARY
+from .models import Drawn
+from .runs import apart
 from .test_checkpoint import changed, written
 from .test_transformers import RELATIVE, stepped, with_mixer, with_params
 
@@ -33,21 +35,17 @@ def home(tmp_path: Path, name: str) -> Path:
     return folder
 
 
-def apart(model: Model, folder: Path) -> float:
+def distance(model: Model, folder: Path) -> float:
     """How far logits of the engine are from those of the oracle, of the largest of them."""
-    oracle, worst = Oracle(read(folder)), 0.0
-    with torch.no_grad():
-        for prompt in PROMPTS:
-            came, wanted = stepped(model, prompt, TorchOperations()), oracle(prompt).logits
-            worst = max(worst, float(np.max(np.abs(came - wanted[-len(came) :])) / np.max(np.abs(wanted))))
-    return worst
+    oracle = Oracle(read(folder))
+    return max(apart(stepped(model, prompt), oracle(prompt).logits) for prompt in PROMPTS)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_reads_the_model_that_the_oracle_reads(home: Path, name: str) -> None:
     model = load(home, torch.float64)
     assert model.config.vocabulary == VOCABULARY
-    assert apart(model, home) <= RELATIVE
+    assert distance(model, home) <= RELATIVE
 
 
 def mlp_exchanged(model: Model) -> Model:
@@ -68,7 +66,7 @@ PLANTED = {
 
 @pytest.mark.parametrize(("name", "plant"), PLANTED.values(), ids=PLANTED)
 def test_a_reader_with_another_convention_is_caught(home: Path, name: str, plant: Any) -> None:
-    assert apart(plant(load(home, torch.float64)), home) > 100 * RELATIVE
+    assert distance(plant(load(home, torch.float64)), home) > 100 * RELATIVE
 
 
 @pytest.mark.parametrize("name", ["mamba3"])
@@ -85,3 +83,17 @@ def test_the_oracle_refuses_what_it_does_not_have(home: Path, name: str, change:
         change = {"ssm_cfg": config["ssm_cfg"] | change["ssm_cfg"]}
     with pytest.raises(NoOracle, match="mamba3: the oracle has"):
         read(changed(home, **change))
+
+
+def test_a_checkpoint_of_mamba_ssm_has_these_names_and_sizes() -> None:
+    """`d_in_proj` of the published module: 2 d_inner + 2 n g r + 3 h + f."""
+    sizes = Mamba3Config(4, 3, 8, 2, 2, rank=3, halves=True, maps=True, norm=GatedNormConfig(4, 1e-5, True))
+    layer = Mamba3Layer.stored(Drawn(torch.float32, 0), "mixer", 7, sizes)
+    assert layer.in_proj.weight.shape == (2 * 12 + 2 * 8 * 2 * 3 + 3 * 4 + 2, 7)
+    named = zip(layer.params._fields, layer.params, strict=True)
+    assert {name: tuple(x.shape) for name, x in named if torch.is_tensor(x)} == {
+        "B_norm": (8,), "C_norm": (8,), "B_bias": (4, 3, 8), "C_bias": (4, 3, 8), "dt_bias": (4,), "D": (4,),
+        "up": (4, 3, 3), "gate": (4, 3, 3), "down": (4, 3, 3),
+    }  # fmt: skip
+    assert layer.out_proj.weight.shape == (7, 12)
+    assert sizes.state_shape == (4, 3 * 8 + 2 + 3 * 8 + 3)

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from ssmspec_fast.engine.decoder import Decoder
-from ssmspec_fast.engine.sequences import new_sequences
 from ssmspec_fast.engine.state import Pools
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
@@ -20,9 +18,10 @@ from ssmspec_fast.operations.torch_ops import TorchOperations
 
 from .drafters import NODES, Skilled
 from .models import prompts
+from .runs import begun
 from .test_methods import answers, go_on, model_of
 
-LAYERS, CACHE = 3, 64
+LAYERS = 3
 STATE, WINDOW, ENTRY = 6 * 8 * 5, 68 * 4, 6 * 8 + 6 + 2 * 5
 """Elements of one layer of the model drawn: h p n; c w; and x, dt, B of a token."""
 RING = 9
@@ -38,15 +37,10 @@ def alive() -> dict[int, int]:
 def taken(made: Callable[[], Method], slots: int) -> int:
     """Bytes that a decoder has taken behind some windows: what is alive only while it is."""
     model, given, method = model_of("mamba2"), prompts(4, (3, 5)), made()
-    plain, tree = type(method) is Plain, isinstance(method, Tree)
-    drafter = Skilled(answers("mamba2", 4, (3, 5), 30), 1 if plain else NODES, 0.7, tree=tree)
-    decoder = Decoder(model, method, TorchOperations(), slots=slots, cache=CACHE, window=1 if plain else NODES)
-    sequences = new_sequences(slots, CACHE + NODES, (), (), "cpu")
-    for number, prompt in enumerate(given):
-        sequences.add(number, prompt, 50, number)
-    with torch.no_grad():
-        decoder.prefill(given, [0, 1])
-        go_on(decoder, sequences, torch.tensor([0, 1]), drafter, 4)
+    nodes = 1 if type(method) is Plain else NODES
+    drafter = Skilled(answers("mamba2", 4, (3, 5), 30), nodes, 0.7, tree=isinstance(method, Tree))
+    decoder, sequences = begun(model, method, given, [0, 1], slots=slots, window=nodes, operations=TorchOperations())
+    go_on(decoder, sequences, torch.tensor([0, 1]), drafter, 4)
     held = alive()
     del decoder, method
     return sum(held.values()) - sum(size for at, size in alive().items() if at in held)

@@ -1,6 +1,6 @@
 """Every method emits, bit for bit, what plain decoding emits, and leaves the states that plain decoding leaves."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.engine.decoder import Decoder
-from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.sequences import Sequences, new_sequences
 from ssmspec_fast.engine.state import Cache, Pools, tensors
-from ssmspec_fast.methods import Method, activation_replay, replay_buffer, snapshots
+from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
-from ssmspec_fast.methods.cached import along
 from ssmspec_fast.methods.joint import Joint
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.methods.replay_buffer import ReplayBuffer
@@ -27,16 +25,12 @@ from ssmspec_fast.models.model import Model
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.errors import EmptyWindow, LengthError, RingOverflow, SlotError, Unsupported
 
-from .drafters import CHAINS, NODES, Skilled
+from .drafters import CHAINS, NODES, SEVERAL, Skilled, skilled
 from .models import ONE_OF_EACH, drawn, prompts
+from .rollbacks import FAULTS
+from .runs import BITWISE, begun, emitted, engine, step, unused
 
-BITWISE = TorchOperations(bitwise=True)
 LENGTHS, BUDGET = (1, 6, 3, 11), 12
-SEVERAL: dict[str, Callable[[int], Method]] = {
-    "snapshots": lambda drafts: Snapshots(drafts),
-    "joint": lambda drafts: Joint(drafts),
-    "activation replay": lambda drafts: ActivationReplay(drafts),
-}
 
 
 @cache
@@ -47,13 +41,11 @@ def model_of(name: str) -> Model:
 @cache
 def answers(name: str, seed: int, lengths: tuple[int, ...] = LENGTHS, budget: int = BUDGET) -> list[tuple[int, ...]]:
     """What plain decoding emits."""
-    engine = Engine(model_of(name), slots=4, cache=64, operations=BITWISE)
-    return [result.tokens for result in engine.generate(prompts(seed, lengths), Settings(budget))]
+    return emitted(engine(model_of(name)), prompts(seed, lengths), budget)
 
 
 def spoken(model: Model, method: Method, drafter: Skilled, given: list[list[int]], **settings: Any) -> list[tuple[int, ...]]:
-    engine = Engine(model, drafter, method, slots=3, cache=64, operations=BITWISE)
-    return [result.tokens for result in engine.generate(given, Settings(BUDGET, **settings))]
+    return emitted(engine(model, drafter, method), given, Settings(BUDGET, **settings))
 
 
 @pytest.mark.parametrize("method", CHAINS)
@@ -61,17 +53,16 @@ def spoken(model: Model, method: Method, drafter: Skilled, given: list[list[int]
 def test_speculative_greedy_output_is_bit_identical_to_plain(name: str, method: str) -> None:
     model, given = model_of(name), prompts(1, LENGTHS)
     wanted = answers(name, 1, LENGTHS)
-    drafter = Skilled(wanted, NODES, skill=0.7, tree=method == "tree")
+    drafter = skilled(wanted, method)
     assert spoken(model, CHAINS[method](), drafter, given) == wanted
     assert drafter.seen == {"none", "some", "all"}
 
 
 @pytest.mark.parametrize("method", CHAINS)
-@pytest.mark.parametrize("name", ["bamba"])
-def test_weights_in_bfloat16_change_nothing_of_that(name: str, method: str) -> None:
-    model, given = drawn(name, torch.bfloat16), prompts(7, (3, 8))
-    wanted = [r.tokens for r in Engine(model, slots=2, cache=64, operations=BITWISE).generate(given, Settings(BUDGET))]
-    assert spoken(model, CHAINS[method](), Skilled(wanted, NODES, 0.7, tree=method == "tree"), given) == wanted
+def test_weights_in_bfloat16_change_nothing_of_that(method: str) -> None:
+    model, given = drawn("bamba", torch.bfloat16), prompts(7, (3, 8))
+    wanted = emitted(engine(model), given, BUDGET)
+    assert spoken(model, CHAINS[method](), skilled(wanted, method), given) == wanted
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=15)
@@ -89,9 +80,8 @@ def test_any_windows_of_any_skill_emit_plain_tokens(
     model, given = model_of(name), prompts(seed, tuple(lengths))
     wanted = answers(name, seed, tuple(lengths), 9)
     made = ReplayBuffer() if method == "replay buffer of two windows" else CHAINS[method]()
-    drafter = Skilled(wanted, nodes, skill, seed, tree=method == "tree")
-    engine = Engine(model, drafter, made, slots=2, cache=64, operations=BITWISE)
-    assert [result.tokens for result in engine.generate(given, Settings(9))] == wanted
+    drafter = skilled(wanted, method, skill, nodes, seed=seed)
+    assert emitted(engine(model, drafter, made, slots=2), given, 9) == wanted
 
 
 @pytest.mark.parametrize("drafts", [2, 4])
@@ -107,14 +97,10 @@ def test_several_drafts_share_one_state(name: str, method: str, drafts: int) -> 
 
 @pytest.mark.parametrize("method", CHAINS)
 def test_an_end_inside_a_window_cuts_it(method: str) -> None:
-    name = "bamba"
-    model, given = model_of(name), prompts(3, LENGTHS)
-    wanted = answers(name, 3, LENGTHS)
-    eos, stop = wanted[1][5], wanted[3][2:4]
-    plain = Engine(model, slots=2, cache=64, operations=BITWISE).generate(given, Settings(BUDGET, (eos,), (stop,)))
-    drafter = Skilled(wanted, NODES, skill=0.95, tree=method == "tree")
-    came = spoken(model, CHAINS[method](), drafter, given, eos=(eos,), stop=(stop,))
-    assert came == [result.tokens for result in plain]
+    model, given, wanted = model_of("bamba"), prompts(3, LENGTHS), answers("bamba", 3)
+    ends: dict[str, Any] = {"eos": (wanted[1][5],), "stop": (wanted[3][2:4],)}
+    came = spoken(model, CHAINS[method](), skilled(wanted, method, 0.95), given, **ends)
+    assert came == emitted(engine(model), given, Settings(BUDGET, **ends))
     assert sum(len(tokens) for tokens in came) < BUDGET * len(given)
 
 
@@ -122,29 +108,33 @@ def go_on(decoder: Decoder, sequences: Sequences, rows: torch.Tensor, drafter: S
     """Some windows of these rows."""
     for _ in range(count):
         proposal = drafter.propose(sequences, rows)
-        feed = decoder.feed(proposal.window, sequences)
-        verdict = Greedy()(proposal, decoder.verify(feed), sequences, BITWISE)
-        decoder.commit(feed, verdict)
-        sequences.commit(verdict)
-        drafter.observe(sequences, proposal, verdict)
+        drafter.observe(sequences, proposal, step(decoder, sequences, proposal))
 
 
 def windows(
     model: Model, method: Method, drafter: Skilled, given: list[list[int]], count: int, settle: bool = True
 ) -> tuple[Decoder, Sequences]:
     """Some windows of a batch in slots out of order, with a padding row, and what the decoder holds then."""
-    decoder = Decoder(model, method, BITWISE, slots=len(given) + 2, cache=64, window=NODES)
-    sequences = new_sequences(len(given) + 2, 64 + NODES, (), (), "cpu")
     slots = [len(given) + 1 - i for i in range(len(given))]
-    for number, (slot, prompt) in enumerate(zip(slots, given, strict=True)):
-        sequences.add(slot, prompt, 50, number)
-    rows = torch.tensor([*slots[:2], -1, *slots[2:]])
-    with torch.no_grad():
-        decoder.prefill(given, slots)
-        go_on(decoder, sequences, rows, drafter, count)
-        if settle:
+    decoder, sequences = begun(model, method, given, slots, slots=len(given) + 2, window=NODES)
+    go_on(decoder, sequences, torch.tensor([*slots[:2], -1, *slots[2:]]), drafter, count)
+    if settle:
+        with torch.no_grad():
             method.settle(decoder.pools, torch.tensor(slots), model, sequences, BITWISE)
     return decoder, sequences
+
+
+def settled_as_plain(model: Model, method: Method, decoder: Decoder, sequences: Sequences, number: int, wanted: Any) -> int:
+    """Whether request number n of `windows` has the tokens, and bit for bit the tensors, of plain decoding; its tokens."""
+    slot = decoder.slots - 1 - number
+    tokens = sequences.tokens[slot, : int(sequences.length[slot])].tolist()
+    come = tokens[int(sequences.prompt[slot]) :]
+    assert come == list(wanted[number][: len(come)])
+    plain, _ = begun(model, Plain(), [tokens], [0], slots=1)
+    pair = held(decoder.pools, method, slot, len(tokens) - 1), held(plain.pools, Plain(), 0, len(tokens) - 1)
+    assert all(torch.equal(a, b) for a, b in zip(*pair, strict=True))
+    assert int(decoder.pools.length[slot]) == len(tokens) - 1
+    return len(come)
 
 
 def held(pools: Pools, method: Method, slot: int, length: int) -> list[torch.Tensor]:
@@ -167,53 +157,42 @@ def test_settled_states_are_those_of_plain_decoding(name: str, method: str) -> N
     wanted = answers(name, 4, LENGTHS, 40)
     for count in (1, 4):
         made = CHAINS[method]()
-        decoder, sequences = windows(model, made, Skilled(wanted, NODES, 0.7, tree=method == "tree"), given, count)
+        run = windows(model, made, skilled(wanted, method), given, count)
         for number in range(len(given)):
-            slot = len(given) + 1 - number
-            tokens = sequences.tokens[slot, : int(sequences.length[slot])].tolist()
-            assert tokens[len(given[number]) :] == list(wanted[number][: len(tokens) - len(given[number])])
-            plain = Decoder(model, Plain(), BITWISE, slots=1, cache=64)
-            with torch.no_grad():
-                plain.prefill([tokens], [0])
-            pairs = zip(
-                held(decoder.pools, made, slot, len(tokens) - 1), held(plain.pools, Plain(), 0, len(tokens) - 1), strict=True
-            )
-            assert all(torch.equal(a, b) for a, b in pairs)
-            assert int(decoder.pools.length[slot]) == len(tokens) - 1
+            settled_as_plain(model, made, *run, number, wanted)
 
 
 @pytest.mark.parametrize("method", CHAINS)
 def test_slots_outside_the_batch_stay_as_they_are(method: str) -> None:
-    name = "bamba"
-    model, given = model_of(name), prompts(5, (4, 7))
-    made = CHAINS[method]()
-    decoder, _ = windows(model, made, Skilled(answers(name, 5, (4, 7), 40), NODES, 0.7, tree=method == "tree"), given, 3)
+    made, wanted = CHAINS[method](), answers("bamba", 5, (4, 7), 40)
+    decoder, _ = windows(model_of("bamba"), made, skilled(wanted, method), prompts(5, (4, 7)), 3)
     for slot in (0, 1):  # never named
         assert not any(x.any() for x in held(decoder.pools, made, slot, 64))
+
+
+def as_plain(sequences: Sequences, slots: Iterable[int], wanted: Any, least: int) -> None:
+    """Each slot has emitted what plain decoding says of its request, and at least so many tokens."""
+    for slot in slots:
+        came = sequences.output(slot)
+        assert came == wanted[int(sequences.request[slot])][: len(came)]
+        assert len(came) >= least
 
 
 @pytest.mark.parametrize("other", ["snapshots", "joint", "replay buffer", "tree"])
 @pytest.mark.parametrize("method", ["joint", "activation replay", "tree"])
 def test_a_lagging_row_is_forked_and_handed_on_to_another_method(method: str, other: str) -> None:
     """Three windows under one method, then each sequence twice under another: all go on as plain decoding does."""
-    name = "bamba"
-    model, given = model_of(name), prompts(4, LENGTHS)
-    wanted = answers(name, 4, LENGTHS, 40)
-    first, second = CHAINS[method](), CHAINS[other]()
-    drafter = Skilled(wanted, NODES, 0.7, tree=method == "tree")
-    decoder, sequences = windows(model, first, drafter, given, 3, settle=False)
-    heir = Decoder(model, second, BITWISE, slots=6, cache=64, window=NODES)
+    model, wanted = model_of("bamba"), answers("bamba", 4, LENGTHS, 40)
+    drafter = skilled(wanted, method)
+    decoder, sequences = windows(model, CHAINS[method](), drafter, prompts(4, LENGTHS), 3, settle=False)
+    heir = Decoder(model, CHAINS[other](), BITWISE, slots=6, cache=64, window=NODES)
     with torch.no_grad():
         for slot in (2, 3):
             heir.restore(slot, decoder.snapshot(slot, sequences))
         heir.fork(3, 0, sequences)
-        go_on(heir, sequences, torch.tensor([2, 0, -1, 3]), Skilled(wanted, NODES, 0.7, 1, tree=other == "tree"), 3)
+        go_on(heir, sequences, torch.tensor([2, 0, -1, 3]), skilled(wanted, other, seed=1), 3)
         go_on(decoder, sequences, torch.tensor([4, 5]), drafter, 2)
-    for slot in (0, 2, 3, 4, 5):
-        number = int(sequences.request[slot])
-        came = sequences.output(slot)
-        assert came == wanted[number][: len(came)]
-        assert len(came) >= 5
+    as_plain(sequences, (0, 2, 3, 4, 5), wanted, 5)
 
 
 def test_what_a_slot_owns_between_windows_is_counted() -> None:
@@ -241,71 +220,43 @@ def test_what_a_slot_owns_between_windows_is_counted() -> None:
 @pytest.mark.parametrize("method", [name for name in CHAINS if name != "replay buffer of two windows"])
 def test_one_method_serves_two_decoders(method: str) -> None:
     """What a method needs to remember lies in the pools, so that windows of two lengths do not disturb each other."""
-    name = "bamba"
-    model, given, made = model_of(name), prompts(1, LENGTHS), CHAINS[method]()
-    wanted, tree = answers(name, 1), method == "tree"
-    first = Engine(model, Skilled(wanted, NODES, 0.7, tree=tree), made, slots=3, cache=64, operations=BITWISE)
-    Engine(model, Skilled(wanted, NODES + 3, 0.7, tree=tree), made, slots=2, cache=64, operations=BITWISE)
-    assert [result.tokens for result in first.generate(given, Settings(BUDGET))] == wanted
+    model, made, wanted = model_of("bamba"), CHAINS[method](), answers("bamba", 1)
+    first = engine(model, skilled(wanted, method), made)
+    engine(model, skilled(wanted, method, nodes=NODES + 3), made, slots=2)
+    assert emitted(first, prompts(1, LENGTHS), BUDGET) == wanted
 
 
 def test_what_a_method_cannot_do_is_refused_with_the_reason() -> None:
-    name = "mamba2"
-    model, given = model_of(name), prompts(6, (4,))
-    wanted = answers(name, 6, (4,))
-    for made, drafter, words in (
-        (Snapshots(), Skilled(wanted, NODES, 1.0, tree=True), "use the method tree"),
-        (Joint(), Skilled(wanted, NODES, 1.0, tree=True), "use the method tree"),
-        (ActivationReplay(), Skilled(wanted, NODES, 1.0, tree=True), "use the method tree"),
-        (Tree(), Skilled(wanted, NODES, 1.0), "use the method activation replay"),
-        (ReplayBuffer(), Skilled(wanted, NODES, 1.0, drafts=2), "one chain for each sequence"),
+    wanted = answers("mamba2", 6, (4,))
+    chain, tree, several = (skilled(wanted, of, drafts=n) for of, n in (("", 1), ("tree", 1), ("", 2)))
+    for made, drafter, error, words in (
+        (Snapshots(), tree, Unsupported, "use the method tree"),
+        (Joint(), tree, Unsupported, "use the method tree"),
+        (ActivationReplay(), tree, Unsupported, "use the method tree"),
+        (Tree(), chain, Unsupported, "use the method activation replay"),
+        (ReplayBuffer(), several, Unsupported, "one chain for each sequence"),
+        (Plain(), chain, Unsupported, "plain decoding takes windows of 1"),
+        (ReplayBuffer(7), chain, RingOverflow, "the ring holds 7 tokens for windows of 4"),
     ):
-        with pytest.raises(Unsupported, match=words):
-            spoken(model, made, drafter, given)
-    with pytest.raises(Unsupported, match="plain decoding takes windows of 1"):
-        spoken(model, Plain(), Skilled(wanted, NODES, 1.0), given)
-    with pytest.raises(RingOverflow, match="the ring holds 7 tokens for windows of 4"):
-        spoken(model, ReplayBuffer(7), Skilled(wanted, NODES, 1.0), given)
+        with pytest.raises(error, match=words):
+            spoken(model_of("mamba2"), made, drafter, prompts(6, (4,)))
 
 
-def test_planted_faults_of_methods_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second token for all later ones, a convolution left behind, a ring that is never flushed, a path as a prefix."""
-    name = "bamba"
-    model, given = model_of(name), prompts(1, LENGTHS)
-    wanted = answers(name, 1, LENGTHS)
-
-    def differs(made: Method, tree: bool = False) -> bool:
-        return spoken(model, made, Skilled(wanted, NODES, 0.7, tree=tree), given) != wanted
-
-    with monkeypatch.context() as m:
-        m.setattr(activation_replay, "along", lambda x, entries, path: along(x, entries, path.clamp_max(1)))
-        assert differs(ActivationReplay())
-    with monkeypatch.context() as m:
-        m.setattr(BITWISE, "conv_commit", lambda M, u, advanced, slots: None)
-        assert differs(Snapshots())
-    with monkeypatch.context() as m:
-        m.setattr(replay_buffer, "is_due", lambda held, window, entries: held > 99)
-        assert differs(ReplayBuffer(2 * NODES))
-    with monkeypatch.context() as m:
-        m.setattr(activation_replay, "along", lambda x, entries, path: x[entries[:, 0], : path.shape[1]])
-        assert differs(Tree(), tree=True)
-    with monkeypatch.context() as m:
-        m.setattr(BITWISE, "kv_compact", lambda *args, **kwargs: None)
-        assert differs(Tree(), tree=True)
-    with monkeypatch.context() as m:
-        m.setattr(snapshots, "move", lambda cursor, slots, values: None)
-        assert differs(Snapshots())
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_of_methods_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, owner, name, wrong = FAULTS[fault]
+    model, wanted = model_of("bamba"), answers("bamba", 1)
+    monkeypatch.setattr(owner, name, wrong)
+    assert spoken(model, CHAINS[method](), skilled(wanted, method), prompts(1, LENGTHS)) != wanted
 
 
 @pytest.mark.parametrize("method", ["snapshots", "joint", "activation replay", "replay buffer", "tree"])
 def test_a_rejected_draft_without_numbers_changes_nothing(method: str) -> None:
     """A token that plain decoding never says has NaN for an embedding: it is drafted, and the request goes on as plain."""
-    name = "bamba"
-    given, wanted = prompts(1, LENGTHS), answers(name, 1)
-    spare = next(token for token in range(61) if token not in {t for run in (*given, *wanted) for t in run})
-    model = drawn(name)
+    given, wanted, model = prompts(1, LENGTHS), answers("bamba", 1), drawn("bamba")
+    spare = unused(given, wanted)
     model.embedding[spare] = float("nan")
-    drafter = Skilled(wanted, NODES, 0.7, tree=method == "tree")
+    drafter = skilled(wanted, method)
     drafter.perhaps = lambda token: token if drafter.rng.random() < 0.7 else spare  # type: ignore[method-assign]
     assert spoken(model, CHAINS[method](), drafter, given) == wanted
     assert drafter.seen == {"none", "some", "all"}
@@ -314,17 +265,14 @@ def test_a_rejected_draft_without_numbers_changes_nothing(method: str) -> None:
 @pytest.mark.parametrize("method", ["snapshots", "joint", "tree"])
 def test_a_run_stops_before_a_token_without_numbers_and_fails_at_the_next(method: str) -> None:
     """Plain decoding says it and fails behind it; so does a window in which it is accepted, whatever comes before."""
-    name, given, wanted = "bamba", prompts(1, (6,)), answers("bamba", 1, (6,))
-    model, spare = drawn(name), wanted[0][6]
+    given, wanted, model = prompts(1, (6,)), answers("bamba", 1, (6,)), drawn("bamba")
+    spare = wanted[0][6]
     if spare in (*given[0], *wanted[0][:6]):
         raise AssertionError("choose a token that is said late for the first time")
     model.embedding[spare] = float("nan")
-    plain = Engine(model, slots=1, cache=64, operations=BITWISE).generate(given, Settings(BUDGET))[0]
-    engine = Engine(
-        model, Skilled(wanted, NODES, 1.0, tree=method == "tree"), CHAINS[method](), slots=1, cache=64, operations=BITWISE
-    )
-    came = engine.generate(given, Settings(BUDGET))[0]
-    assert (came.tokens, came.finish) == (plain.tokens, plain.finish) == (wanted[0][:7], "failed")
+    for made in (engine(model), engine(model, skilled(wanted, method, 1.0), CHAINS[method]())):
+        (came,) = made.generate(given, Settings(BUDGET))
+        assert (came.tokens, came.finish) == (wanted[0][:7], "failed")
 
 
 @pytest.mark.parametrize("method", ["snapshots", "joint", "activation replay", "replay buffer of two windows", "tree"])
@@ -332,20 +280,17 @@ def test_budget_and_cache_are_met_exactly_inside_a_window(method: str) -> None:
     """The shortest cache that is not refused, prompts of one token, and slots that are used again."""
     given, wanted = prompts(9, (1, 5, 1)), answers("bamba", 9, (1, 5, 1))
     for budget in (1, 2, 6):
-        drafter = Skilled(wanted, NODES, 1.0, tree=method == "tree")
         room = {"slots": 1, "cache": 5 + budget + NODES - 1}
-        engine = Engine(model_of("bamba"), drafter, CHAINS[method](), operations=BITWISE, **room)
-        came = [result.tokens for result in engine.generate(given, Settings(budget))]
-        assert came == [tokens[:budget] for tokens in wanted]
+        made = engine(model_of("bamba"), skilled(wanted, method, 1.0), CHAINS[method](), **room)
+        assert emitted(made, given, budget) == [tokens[:budget] for tokens in wanted]
 
 
 @pytest.mark.parametrize("method", ["joint", "activation replay"])
 def test_a_sequence_is_not_taken_between_its_window_and_the_verdict(method: str) -> None:
     """There replay has moved its state, and joint attainment its root: a copy would be neither before nor after."""
-    name, given = "mamba2", prompts(4, (3, 6))
-    model, wanted, made = model_of(name), answers(name, 4, (3, 6), 20), CHAINS[method]()
-    drafter = Skilled(wanted, NODES, 0.7)
-    decoder, sequences = windows(model, made, drafter, given, 1, settle=False)
+    wanted = answers("mamba2", 4, (3, 6), 20)
+    drafter = skilled(wanted, method)
+    decoder, sequences = windows(model_of("mamba2"), CHAINS[method](), drafter, prompts(4, (3, 6)), 1, settle=False)
     rows = torch.tensor([3])
     with torch.no_grad():
         proposal = drafter.propose(sequences, rows)
@@ -359,21 +304,17 @@ def test_a_sequence_is_not_taken_between_its_window_and_the_verdict(method: str)
         decoder.commit(feed, verdict)
         sequences.commit(verdict)
         go_on(decoder, sequences, torch.tensor([1, 0, 3, 2]), drafter, 3)
-    for slot in range(4):
-        came = sequences.output(slot)
-        assert came == wanted[int(sequences.request[slot])][: len(came)]
-        assert len(came) >= 3
+    as_plain(sequences, range(4), wanted, 3)
 
 
 def test_two_streams_do_not_share_the_slots_of_an_engine() -> None:
-    engine = Engine(model_of("mamba2"), slots=1, cache=64)
-    given = prompts(1, (3, 4))
-    first = engine.stream(given, Settings(3))
+    made, given = engine(model_of("mamba2"), slots=1), prompts(1, (3, 4))
+    first = made.stream(given, Settings(3))
     next(first)
     with pytest.raises(SlotError, match="another stream of this engine"):
-        engine.generate(given, Settings(3))
+        made.generate(given, Settings(3))
     first.close()
-    assert len(engine.generate(given, Settings(3))) == 2
+    assert len(made.generate(given, Settings(3))) == 2
 
 
 @pytest.mark.parametrize("bitwise", [False, True])
