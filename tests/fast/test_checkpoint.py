@@ -61,6 +61,11 @@ def test_a_folder_loads_to_the_tensors_that_it_holds(tmp_path: Path, name: str, 
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+def ssm(**more: Any) -> dict[str, Any]:
+    """The layers of Mamba-3, changed."""
+    return {"ssm_cfg": {"layer": "Mamba3", "headdim": 12} | more}
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "words"),
     [
@@ -114,21 +119,21 @@ def test_a_folder_loads_to_the_tensors_that_it_holds(tmp_path: Path, name: str, 
         ("mamba3", {"d_conv": 4}, "unknown field d_conv"),
         (
             "mamba3",
-            {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "use_rope": True}},
+            ssm(use_rope=True),
             "mamba3_lm: ssm_cfg.*unknown field use_rope",
         ),
         ("mamba3", {"ssm_cfg": {"layer": "Mamba3"}}, "headdim 64 do not divide expand d_model 48"),
         (
             "mamba3",
-            {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "rope_fraction": 0.25}},
+            ssm(rope_fraction=0.25),
             "rope_fraction is 0.25; supported",
         ),
-        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "d_state": 7}}, "d_state is 7; it must be even"),
-        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "d_state": 2}}, "d_state is 2; it must be 4 or more"),
-        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "expand": 1e300}}, r"expand is 1e\+300; it must be such"),
+        ("mamba3", ssm(d_state=7), "d_state is 7; it must be even"),
+        ("mamba3", ssm(d_state=2), "d_state is 2; it must be 4 or more"),
+        ("mamba3", ssm(expand=1e300), r"expand is 1e\+300; it must be such"),
         (
             "mamba3",
-            {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "is_mimo": True, "is_outproj_norm": True}},
+            ssm(is_mimo=True, is_outproj_norm=True),
             "is_outproj_norm is True; it must be false with is_mimo",
         ),
         ("mamba3", {"attn_layer_idx": [1]}, r"attn_layer_idx is \[1\]; supported: None, \[\]"),
@@ -137,12 +142,57 @@ def test_a_folder_loads_to_the_tensors_that_it_holds(tmp_path: Path, name: str, 
         ("gpt_neox", {"hidden_act": "gelu_fast"}, "hidden_act"),
         ("bamba", {"mamba_d_head": 9}, "mamba_d_head"),
         ("mamba_in_llama", {"num_hidden_layers": 4}, "n_layer"),
+        ("mamba2", {"model_type": ["mamba2"]}, "model_type is"),
+        ("mamba2", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be a whole number from 1"),
+        ("llama", {"rope_parameters": [1]}, "rope_parameters is"),
+        ("llama", {"rope_parameters": {"rope_theta": "big"}}, "rope_theta"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 4.0}}, "a fraction, above 0"),
+        ("mamba2", {"time_step_limit": 5}, "time_step_limit is 5"),
+        ("mamba2", {"eos_token_id": "x"}, "eos_token_id is 'x'"),
+        ("mamba2", {"eos_token_id": 32.9}, "eos_token_id is 32.9"),
+        ("mamba2", {"eos_token_id": 10**6}, "a token of the vocabulary"),
+        ("mamba2", {"layer_norm_epsilon": -1.0}, "layer_norm_epsilon is -1.0"),
+        ("mamba2", {"n_groups": 4}, "n_groups 4 do not divide num_heads 6"),
+        ("bamba", {"attn_layer_indices": [77]}, "attn_layer_indices"),
+        ("falcon_h1", {"ssm_multipliers": ["a"] * 5}, "ssm_multipliers is 'a'"),
+        ("qwen3_5", {"layer_types": [[1]]}, "layer_types is"),
+        (
+            "qwen3_5",
+            {"partial_rotary_factor": 0.25},
+            "0.5 in rope_parameters, 0.25 in partial_rotary_factor; these",
+        ),
+        ("gpt_neox", {"rotary_pct": 0.75}, "these must be equal"),
+        ("granite_hybrid", {"num_local_experts": 8}, "num_local_experts is 8; it must be 0: experts are not supported"),
+        ("granite_hybrid", {"num_local_experts": None}, "num_local_experts is 8; it must be 0"),
+        ("granite_hybrid", {"logits_scaling": 0}, "logits_scaling is 0.0; it must be a number above 0"),
+        ("granite_hybrid", {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'; supported"),
+        ("granite_hybrid", {"layer_types": ["mamba", "moe", "mamba"]}, "layer_types is"),
+        ("nemotron_h", {"layers_block_type": 5}, "layers_block_type is 5"),
+        ("nemotron_h", {"num_hidden_layers": 77}, "num_hidden_layers is 77, but"),
+        ("nemotron_h", {"num_hidden_layers": "4"}, "num_hidden_layers is '4'"),
+        ("nemotron_h", {"expand": "two"}, "expand is 'two'"),
+        (
+            "nemotron_h",
+            {"rms_norm_eps": 0.001, "layer_norm_epsilon": 1e-5},
+            "they say the same thing, so one of them is wrong",
+        ),
+        ("nemotron_h", {"rms_norm_eps": [1], "layer_norm_epsilon": 1e-5}, "rms_norm_eps is"),
+        ("nemotron_h", {"hybrid_override_pattern": "M"}, "name other blocks; one of them is wrong"),
+        ("llama", {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, "rope_type is"),
+        ("llama", {"rope_parameters": {"type": 5, "rope_theta": 1e4}}, "rope_type is 5; it must be a text"),
+        ("llama", {"rms_norm_eps": 1e308}, "rms_norm_eps is 1e.308; it must be a number from 0 to 0.1"),
     ],
 )
-def test_a_config_is_refused_by_name_and_field(tmp_path: Path, name: str, fields: dict[str, Any], words: str) -> None:
-    home = changed(written(tmp_path / "m", name), **fields)
-    (home / "model.safetensors").unlink()  # the config is read first
+def test_a_config_is_refused_by_name_and_field(name: str, fields: dict[str, Any], words: str) -> None:
+    config, extra = data(name)
     with pytest.raises(ConfigRefused, match=words):
+        find(config | fields, extra)
+
+
+def test_the_config_of_a_folder_is_read_first(tmp_path: Path) -> None:
+    home = changed(written(tmp_path / "m", "mamba2"), hidden_act="tanh")
+    (home / "model.safetensors").unlink()
+    with pytest.raises(ConfigRefused, match="hidden_act is 'tanh'"):
         open_checkpoint(home)
 
 
@@ -151,7 +201,7 @@ def test_a_config_is_refused_by_name_and_field(tmp_path: Path, name: str, fields
     [
         ("mamba2", {"rope_of_hydra": 3}),
         ("kimi_linear", {"linear_attn_config": {"rope_of_hydra": 5}}),
-        ("mamba3", {"ssm_cfg": {"layer": "Mamba3", "headdim": 12, "d_state": 8, "rope_of_hydra": True}}),
+        ("mamba3", ssm(d_state=8, rope_of_hydra=True)),
         ("mamba_in_llama", {}),
     ],
 )

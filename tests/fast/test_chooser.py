@@ -39,6 +39,7 @@ from ssmspec_ref.errors import ParameterError, Unsupported
 
 from .drafters import Skilled
 from .models import drawn, prompts
+from .runs import emitted, engine
 
 CHEAP = Costs({1: {1: 100.0, 5: 110.0}, 4: {1: 100.0, 3: 150.0, 5: 400.0}})
 
@@ -164,17 +165,16 @@ def known(us: Callable[[int], float], skill: float, how: str) -> float:
 def seconds(us: Callable[[int], float], skill: float, how: str) -> float:
     """The time of TOKENS tokens: plain, with drafts at every step, or with chosen ones, after a run that measures the
     steps."""
-    given, settings = [*prompts(1, (3,))], Settings(TOKENS)
-    options: dict[str, Any] = {"slots": 1, "cache": TOKENS + 16}
-    answers = [r.tokens for r in Engine(drawn("mamba2"), operations=TorchOperations(), **options).generate(given, settings)]
+    given, options = prompts(1, (3,)), {"slots": 1, "cache": TOKENS + 16}
+    answers = emitted(engine("mamba2", operations=TorchOperations(), **options), given, TOKENS)
     clock = Timed(us)
     drafter: Any = None if how == "plain" else Skilled(answers, WINDOW, skill)
     if how == "chosen":
         drafter = chosen(drafter, StepTimes(clock))
-    engine = clock.engine(drafter, None if how == "plain" else ActivationReplay(), **options)
+    made = clock.engine(drafter, None if how == "plain" else ActivationReplay(), **options)
     for _ in range(2):
         clock.seconds = 0.0
-        assert [r.tokens for r in engine.generate(given, settings)] == answers
+        assert emitted(made, given, TOKENS) == answers
     return clock.seconds
 
 
@@ -330,17 +330,15 @@ def test_recorded_tokens_are_those_of_plain_decoding(name: str) -> None:
 
 
 def same_tokens(name: str, rule: str, script: list[int], recorder: Callable[[], Any]) -> None:
-    model, given, settings = drawn("mamba2"), [*prompts(1, (3, 7, 2, 5))], Settings(16)
-    options: dict[str, Any] = {"slots": 3, "cache": 60, "operations": TorchOperations(bitwise=True)}
-    accept, choose = RULES[rule]
+    given, (accept, choose) = prompts(1, (3, 7, 2, 5)), RULES[rule]
     make, methods = drafters(choose)[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)
-        wanted = [r.tokens for r in Engine(model, None, None, accept(), **options).generate(given, settings)]
+        wanted = emitted(engine("mamba2", rule=accept(), cache=60), given, 16)
         scripted(patch, script)
         for method in methods:
-            engine = Engine(model, chosen(make()), method(), accept(), graphs=recorder(), **options)
-            assert [r.tokens for r in engine.generate(given, settings)] == wanted
+            made = engine("mamba2", chosen(make()), method(), accept(), graphs=recorder(), cache=60)
+            assert emitted(made, given, 16) == wanted
 
 
 @pytest.mark.parametrize("rule", ["multi-step", "rejection"])
@@ -348,27 +346,23 @@ def test_drafts_that_are_drawn_are_chosen_too(rule: str, monkeypatch: pytest.Mon
     """Their tokens depend on the choice, but each step is one that this rule verifies; nothing is drafted at the first."""
     accept, choose = RULES[rule]
     make, methods = drafters(choose)["model"]
-    given, settings = [*prompts(1, (3, 7, 2, 5))], Settings(24)
-    options: dict[str, Any] = {"slots": 3, "cache": 60, "operations": TorchOperations()}
+    given, options = prompts(1, (3, 7, 2, 5)), {"cache": 60, "operations": TorchOperations()}
     for script, same in (([0], True), ([1, 0, 0, 0, 0, 0, 0, 1, 1], False)):
         scripted(monkeypatch, script)
-        engine = Engine(drawn("mamba2"), chosen(make()), methods[0](), accept(), **options)
-        found = [r.tokens for r in engine.generate(given, settings)]
-        plain = Engine(drawn("mamba2"), None, None, RULES["multi-step"][0](), **options)
+        found = emitted(engine("mamba2", chosen(make()), methods[0](), accept(), **options), given, 24)
         assert all(len(tokens) == 24 for tokens in found)
-        assert (found == [r.tokens for r in plain.generate(given, settings)]) == same
+        assert (found == emitted(engine("mamba2", rule=RULES["multi-step"][0](), **options), given, 24)) == same
 
 
 def test_a_model_drafts_as_if_it_had_drafted_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drafter that is the target is right always: so is one that was silent for longer than it reads at once."""
-    model, given, settings = drawn("mamba2"), [*prompts(1, (3, 5))], Settings(120)
+    model = drawn("mamba2")
     scripted(monkeypatch, [0] * 40 + [1] * 3 + [0, 1, 0, 0, 1])
     shapes: list[int] = []
     drafter = chosen(ModelDrafter(model, chain(3), slots=2, cache=140))
     whole = drafter.choose_shape
     monkeypatch.setattr(drafter, "choose_shape", lambda rows: shapes.append(whole(rows)) or shapes[-1])
-    engine = Engine(model, drafter, ActivationReplay(), slots=2, cache=140)
-    results = engine.generate(given, settings)
+    results = engine(model, drafter, ActivationReplay(), slots=2, cache=140).generate(prompts(1, (3, 5)), Settings(120))
     drafted = [n for n, shape in enumerate(shapes) if shape == 3]
     assert {0, 3, CATCH_UP} == set(shapes)
     assert shapes[drafted[0] - 1] == CATCH_UP

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import ssmspec_fast
 from conformance import main
@@ -21,32 +22,26 @@ from ssmspec_fast.cli.demo import SHIPPED
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.device import check_device
 from ssmspec_fast.engine.emitted_windows import EmittedWindow, count
-from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.errors import BrokenFile, MemoryRefused, TokenizerMismatch
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.models.tokenizer import Stream, Tokenizer
 from ssmspec_fast.training import tokens
 from ssmspec_ref.errors import EmptyWindow, LengthError, ParameterError, SpecError, Unsupported
 
-from .trained import pair
+from .commands import called
+from .runs import emitted, engine
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ["def mean(", "def fir", "x"]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pair(tmp_path_factory.mktemp("trained"))
-
-
-@pytest.fixture(scope="module")
 def plain(trained: Path) -> ssmspec_fast.Generation:
-    engine = ssmspec_fast.load(trained / "mamba2")
-    return engine.generate(PROMPTS, engine.settings(20))
+    loaded = ssmspec_fast.load(trained / "mamba2")
+    return loaded.generate(PROMPTS, loaded.settings(20))
 
 
-def call(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(word) for word in words], env={"COLUMNS": "400"})
+call = partial(called, cli.app)
 
 
 def speculating(trained: Path, **given: Any) -> ssmspec_fast.Generator:
@@ -72,17 +67,20 @@ def speculating(trained: Path, **given: Any) -> ssmspec_fast.Generator:
 def test_every_drafter_and_method_by_name_gives_what_plain_decoding_gives(
     given: dict[str, Any], trained: Path, plain: ssmspec_fast.Generation
 ) -> None:
-    engine = speculating(trained, **given)
-    found = engine.generate(PROMPTS, engine.settings(20))
+    loaded = speculating(trained, **given)
+    found = loaded.generate(PROMPTS, loaded.settings(20))
     assert [(c.tokens, c.text, c.finish) for c in found.completions] == [
         (c.tokens, c.text, c.finish) for c in plain.completions
     ]
 
 
+def streamed(trained: Path) -> tuple[ssmspec_fast.Generation, list[ssmspec_fast.Piece]]:
+    loaded, pieces = speculating(trained), list[ssmspec_fast.Piece]()
+    return loaded.generate(PROMPTS, loaded.settings(20), pieces.append), pieces
+
+
 def test_the_statistics_are_those_of_the_windows(trained: Path) -> None:
-    engine = speculating(trained)
-    pieces: list[ssmspec_fast.Piece] = []
-    found = engine.generate(PROMPTS, engine.settings(20), pieces.append)
+    found, pieces = streamed(trained)
     whole = found.statistics
     assert whole.emitted == sum(len(c.tokens) for c in found.completions)
     assert whole.windows == len(pieces) == sum(whole.histogram)
@@ -96,9 +94,7 @@ def test_the_statistics_are_those_of_the_windows(trained: Path) -> None:
 
 
 def test_what_streams_is_what_comes_back(trained: Path) -> None:
-    engine = speculating(trained)
-    pieces: list[ssmspec_fast.Piece] = []
-    found = engine.generate(PROMPTS, engine.settings(20), pieces.append)
+    found, pieces = streamed(trained)
     for number, completion in enumerate(found.completions):
         mine = [piece for piece in pieces if piece.request == number]
         assert "".join(piece.drafts + piece.own for piece in mine) == completion.text
@@ -129,21 +125,21 @@ def test_a_character_is_shown_when_it_is_whole(trained: Path) -> None:
 
 
 def test_stop_texts_and_the_end_of_sequence_end_a_completion(trained: Path, plain: ssmspec_fast.Generation) -> None:
-    engine, whole = speculating(trained), plain.completions[0].text or ""
-    (found,) = engine.generate(PROMPTS[:1], engine.settings(20, stop=["no such text", whole[7:10]])).completions
+    loaded, whole = speculating(trained), plain.completions[0].text or ""
+    (found,) = loaded.generate(PROMPTS[:1], loaded.settings(20, stop=["no such text", whole[7:10]])).completions
     assert (found.finish, found.text) == ("stop", whole[: whole.index(whole[7:10]) + 3])
     end = plain.completions[0].tokens[5]
-    (ended,) = engine.generate(PROMPTS[:1], engine.settings(20, eos=[end])).completions
+    (ended,) = loaded.generate(PROMPTS[:1], loaded.settings(20, eos=[end])).completions
     first = plain.completions[0].tokens.index(end)
     assert (ended.finish, ended.tokens) == ("eos", plain.completions[0].tokens[: first + 1])
     assert ended.text == whole[:first]
-    assert engine.settings(20).eos == (0,)
+    assert loaded.settings(20).eos == (0,)
 
 
 def test_a_seed_gives_the_same_samples_and_another_others(trained: Path) -> None:
     def sampled(seed: int, **given: Any) -> list[tuple[int, ...]]:
-        engine = speculating(trained, sampling=ssmspec_fast.Sampling(temperature=1.5), seed=seed, **given)
-        return [c.tokens for c in engine.generate(PROMPTS[:2], engine.settings(8)).completions]
+        loaded = speculating(trained, sampling=ssmspec_fast.Sampling(temperature=1.5), seed=seed, **given)
+        return [c.tokens for c in loaded.generate(PROMPTS[:2], loaded.settings(8)).completions]
 
     assert sampled(1) == sampled(1) != sampled(2)
     assert sampled(1, acceptance="naive") == sampled(1, acceptance="naive", slots=1, drafter=None)
@@ -197,7 +193,7 @@ def test_a_gpu_that_is_not_there_is_refused(trained: Path, monkeypatch: pytest.M
 
 
 def test_prompts_that_cannot_be_completed_are_refused(trained: Path) -> None:
-    engine = ssmspec_fast.load(trained / "mamba2", cache=30)
+    loaded = ssmspec_fast.load(trained / "mamba2", cache=30)
     for prompts, error, said in (
         ([""], EmptyWindow, "is empty"),
         ([[256]], ParameterError, "token 256"),
@@ -205,7 +201,7 @@ def test_prompts_that_cannot_be_completed_are_refused(trained: Path) -> None:
         ("one text", ParameterError, "give a list"),
     ):
         with pytest.raises(error, match=said):
-            engine.generate(prompts, engine.settings(20))
+            loaded.generate(prompts, loaded.settings(20))
 
 
 @pytest.fixture
@@ -225,9 +221,9 @@ def test_a_drafter_of_another_tokenizer_drafts_through_its_text(
     vocabulary = swapped["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (other / "tokenizer.json").write_text(json.dumps(swapped))
-    engine = speculating(trained, drafter=other, drafts=2)
-    assert type(engine.engine.last.inner).__name__ == "TextDrafter"
-    found = engine.generate(PROMPTS, engine.settings(20))
+    loaded = speculating(trained, drafter=other, drafts=2)
+    assert type(loaded.engine.last.inner).__name__ == "TextDrafter"
+    found = loaded.generate(PROMPTS, loaded.settings(20))
     assert [c.tokens for c in found.completions] == [c.tokens for c in plain.completions]
     assert found.statistics.drafted > 0
     with pytest.raises(Unsupported, match="another tokenizer than the target"):
@@ -413,9 +409,9 @@ def test_the_command_is_there_without_torch() -> None:
 
 def test_the_engine_is_told_nothing_that_changes_its_tokens(trained: Path, plain: ssmspec_fast.Generation) -> None:
     model = ssmspec_fast.load(trained / "mamba2").engine
-    bare = Engine(model.model, operations=model.operations, slots=8, cache=64)
-    results = bare.generate([list(text.encode()) for text in PROMPTS], ssmspec_fast.Settings(20, eos=(0,)))
-    assert [r.tokens for r in results] == [c.tokens for c in plain.completions]
+    bare = engine(model.model, operations=model.operations)
+    found = emitted(bare, [list(text.encode()) for text in PROMPTS], ssmspec_fast.Settings(20, eos=(0,)))
+    assert found == [c.tokens for c in plain.completions]
 
 
 @pytest.mark.parametrize(
@@ -430,7 +426,7 @@ def test_the_engine_is_told_nothing_that_changes_its_tokens(trained: Path, plain
     ],
 )
 def test_a_method_that_cannot_be_used_is_refused_before_the_prompt_is_printed(given: list[str], said: str) -> None:
-    done = CliRunner().invoke(cli.app, ["--checkpoint", str(SHIPPED / "mamba2"), "--prompt", "def", *given])
+    done = call("--checkpoint", SHIPPED / "mamba2", "--prompt", "def", *given)
     assert (done.exit_code, done.stdout) == (REFUSED, "")
     assert said in done.stderr
 

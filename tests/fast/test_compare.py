@@ -8,44 +8,31 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from ssmspec_fast.accept import greedy
 from ssmspec_fast.cli import generate as cli
 from ssmspec_ref.errors import ParameterError
 
-from .trained import pair
+from .commands import called
 
 PROMPTS = ("--prompt", "def mean(", "--prompt", "x")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pair(tmp_path_factory.mktemp("trained"))
-
-
 def compare(trained: Path, *more: str, drafter: str = "mamba2-drafter") -> Result:
     drafter = str(trained / drafter) if (trained / drafter).exists() else drafter
-    words = [
-        "--checkpoint",
-        str(trained / "mamba2"),
-        "--drafter",
-        drafter,
-        "--compare",
-        "--max-tokens",
-        "16",
-        *PROMPTS,
-        *more,
-    ]
-    return CliRunner().invoke(cli.app, words, env={"COLUMNS": "400"})
+    words = ("--drafter", drafter, "--compare", "--max-tokens", 16, *PROMPTS, *more)
+    return called(cli.app, "--checkpoint", trained / "mamba2", *words)
 
 
-def other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plants: with drafts in the window the target's choice is another token; plain decoding is as before."""
+def other_tokens(monkeypatch: pytest.MonkeyPatch, of_one: bool = True) -> None:
+    """Plants: with drafts in the window the target's choice is another token, or only where rows are verified together;
+    plain decoding is as before."""
     right = greedy.walk
 
     def walk(tokens: Any, tree: Any, most: torch.Tensor) -> Any:
-        return right(tokens, tree, most if tokens.shape[1] == 1 else (most + 1) % 64)
+        same = tokens.shape[1] == 1 or (len(tokens) == 1 and not of_one)
+        return right(tokens, tree, most if same else (most + 1) % 64)
 
     monkeypatch.setattr(greedy, "walk", walk)
 
@@ -71,13 +58,8 @@ def test_other_tokens_are_found(trained: Path, mode: str, monkeypatch: pytest.Mo
 def test_a_difference_that_only_a_batch_has_is_compared_with_the_logits_of_runs_alone(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: the target's choice is another token where two prompts are verified together. Alone both runs agree."""
-    right = greedy.walk
-
-    def walk(tokens: Any, tree: Any, most: torch.Tensor) -> Any:
-        return right(tokens, tree, most if tokens.shape[1] == 1 or len(tokens) == 1 else (most + 1) % 64)
-
-    monkeypatch.setattr(greedy, "walk", walk)
+    """Alone both runs agree."""
+    other_tokens(monkeypatch, of_one=False)
     done = compare(trained, "--mode", "fast", "--slots", "2")
     assert done.exit_code == cli.DIFFERS
     assert "DIFFER" in done.output
@@ -102,8 +84,8 @@ def without_tokenizer(trained: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 def on_ids(folder: Path, prompts: str, *more: str) -> Result:
     (file := folder.parent / "prompts.jsonl").write_text(prompts)
-    words = ["--checkpoint", str(folder), "--drafter", str(folder), "--compare", "--prompts", str(file)]
-    return CliRunner().invoke(cli.app, [*words, "--max-tokens", "12", *more], env={"COLUMNS": "400"})
+    words = ("--checkpoint", folder, "--drafter", folder, "--compare", "--prompts", file)
+    return called(cli.app, *words, "--max-tokens", 12, *more)
 
 
 IDS = '{"prompt": [9, 8, 7, 9, 8]}'
@@ -147,8 +129,7 @@ def test_sampled_tokens_are_not_compared(trained: Path, more: tuple[str, ...]) -
 
 
 def test_without_a_drafter_there_is_nothing_to_compare(trained: Path) -> None:
-    words = ["--checkpoint", str(trained / "mamba2"), "--compare", *PROMPTS]
-    done = CliRunner().invoke(cli.app, words, env={"COLUMNS": "400"})
+    done = called(cli.app, "--checkpoint", trained / "mamba2", "--compare", *PROMPTS)
     assert done.exit_code == 2
     assert "--compare was given without a --drafter" in done.output
 

@@ -2,27 +2,23 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from ssmspec_fast.accept import greedy
 from ssmspec_fast.cli import demo
 from ssmspec_fast.cli import generate as cli
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 
-from .trained import pair
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pair(tmp_path_factory.mktemp("trained"))
+from .commands import called
 
 
 def call(*words: str | Path, colour: bool = False) -> Result:
-    env = {"COLUMNS": "400"} | ({"FORCE_COLOR": "1", "TERM": "xterm"} if colour else {})
-    return CliRunner().invoke(cli.app, ["--demo", *map(str, words)], env=env)
+    return called(cli.app, "--demo", *words, **({"FORCE_COLOR": "1", "TERM": "xterm"} if colour else {}))
 
 
 @pytest.fixture
@@ -66,30 +62,27 @@ def test_the_demo_takes_another_way_to_the_same_tokens(words: tuple[str, ...]) -
     assert made.stdout.endswith("identical to plain decoding: yes\n")
 
 
+def lenient(tokens: Tensor, parents: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
+    """The target's choices moved to what was drafted: every draft stands."""
+    moved = choice.clone()
+    moved[:, :-1] = tokens[:, 1:]
+    return WALK(tokens, parents, moved)
+
+
+WALK = greedy.walk
+
+
 @pytest.mark.usefixtures("shipped")
-def test_a_planted_method_that_forgets_what_was_accepted_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ActivationReplay, "commit", lambda *_: None)
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"),
+    [(ActivationReplay, "commit", lambda *_: None), (greedy, "walk", lenient)],
+    ids=["a method that forgets what was accepted", "a rule that accepts one draft too many"],
+)
+def test_a_planted_fault_is_caught(owner: Any, name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, name, fault)
     made = call("--max-tokens", "40", "--method", "activation-replay")
     assert made.exit_code == cli.DIFFERS
     assert re.fullmatch(r"identical to plain decoding: no, first difference at token \d+", made.stdout.splitlines()[-1])
-
-
-@pytest.mark.usefixtures("shipped")
-def test_a_planted_rule_that_accepts_one_draft_too_many_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target's choices moved to what was drafted: every draft stands."""
-
-    def lenient(tokens: Tensor, parents: Tensor, choice: Tensor) -> tuple[Tensor, Tensor]:
-        moved = choice.clone()
-        moved[:, :-1] = tokens[:, 1:]
-        return walk(tokens, parents, moved)
-
-    from ssmspec_fast.accept import greedy
-
-    walk = greedy.walk
-    monkeypatch.setattr(greedy, "walk", lenient)
-    made = call("--max-tokens", "40")
-    assert made.exit_code == cli.DIFFERS
-    assert "identical to plain decoding: no, first difference at token" in made.stdout
 
 
 def test_models_that_are_not_there_are_named_with_the_command_that_trains_them(

@@ -9,15 +9,14 @@ from torch import Tensor
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.ngram import PromptLookup
-from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.window import Proposal
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.snapshots import Snapshots
-from ssmspec_fast.operations.torch_ops import TorchOperations
 
-from .models import drawn, prompts
+from .models import prompts
+from .runs import emitted, engine
 
 ROWS = 64
 GIVEN = prompts(11, tuple(1 + n % 7 for n in range(ROWS + 4)))
@@ -26,17 +25,8 @@ RULES: dict[str, Any] = {"greedy": lambda: None, "naive": lambda: Naive(Sampling
 
 
 def tokens(slots: int, rule: str, count: int = len(GIVEN)) -> list[tuple[int, ...]]:
-    operations = TorchOperations(bitwise=True)
-    engine = Engine(
-        drawn("mamba2"),
-        PromptLookup(2),
-        ActivationReplay(1),
-        RULES[rule](),
-        operations=operations,
-        slots=slots,
-        cache=32,
-    )
-    return [result.tokens for result in engine.generate(GIVEN[:count], SETTINGS)]
+    made = engine("mamba2", PromptLookup(2), ActivationReplay(1), RULES[rule](), slots=slots, cache=32)
+    return emitted(made, GIVEN[:count], SETTINGS)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -65,12 +55,7 @@ class Silent(PromptLookup):
 
 
 def test_a_drafter_that_is_always_silent_costs_a_call_for_each_token() -> None:
-    made: dict[str, Any] = {"operations": TorchOperations(bitwise=True), "slots": 2, "cache": 32}
-    model = drawn("mamba2")
-    for wanted, found in zip(
-        Engine(model, **made).generate(GIVEN[:3], Settings(5)),
-        Engine(model, Silent(2), Snapshots(1), **made).generate(GIVEN[:3], Settings(5)),
-        strict=True,
-    ):
+    plain, silent = engine("mamba2"), engine("mamba2", Silent(2), Snapshots(1))
+    for wanted, found in zip(*(made.generate(GIVEN[:3], Settings(5)) for made in (plain, silent)), strict=True):
         assert found.tokens == wanted.tokens
         assert found.statistics.advanced == (1,) * 5

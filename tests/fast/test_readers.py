@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import example, given, settings
-from typer.testing import CliRunner
 
 from ssmspec_fast.cli import generate as command
 from ssmspec_fast.cli.demo import SHIPPED
 from ssmspec_fast.cli.refusal import REFUSED, shown
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.draft.shapes import branches, chain
-from ssmspec_fast.engine.loop import Engine
-from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.window import Proposal
 from ssmspec_fast.errors import BrokenFile, ConfigRefused
 from ssmspec_fast.families import fields, find
@@ -32,8 +27,11 @@ from ssmspec_fast.models.config import Rotary
 from ssmspec_fast.models.tokenizer import Tokenizer
 from ssmspec_ref.errors import ParameterError
 
-from .models import data, drawn
+from .child import output_of
+from .commands import called
+from .models import data
 from .readers.drawing import configs, settled
+from .runs import emitted, engine
 from .test_checkpoint import changed, written
 
 DEEP: Any = []
@@ -56,56 +54,6 @@ def test_a_planted_reader_that_takes_any_value_is_caught(monkeypatch: pytest.Mon
     for value in ("x", [], 10**400):
         with pytest.raises((TypeError, ValueError, OverflowError)):
             settled(data("llama")[0] | {"rms_norm_eps": value})
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "said"),
-    [
-        ("mamba2", {"model_type": ["mamba2"]}, "model_type is"),
-        ("mamba2", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be a whole number from 1"),
-        ("llama", {"rope_parameters": [1]}, "rope_parameters is"),
-        ("llama", {"rope_parameters": {"rope_theta": "big"}}, "rope_theta"),
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 4.0}}, "a fraction, above 0"),
-        ("mamba2", {"time_step_limit": 5}, "time_step_limit is 5"),
-        ("mamba2", {"eos_token_id": "x"}, "eos_token_id is 'x'"),
-        ("mamba2", {"eos_token_id": 32.9}, "eos_token_id is 32.9"),
-        ("mamba2", {"eos_token_id": 10**6}, "a token of the vocabulary"),
-        ("mamba2", {"layer_norm_epsilon": -1.0}, "layer_norm_epsilon is -1.0"),
-        ("mamba2", {"n_groups": 4}, "n_groups 4 do not divide num_heads 6"),
-        ("bamba", {"attn_layer_indices": [77]}, "attn_layer_indices"),
-        ("falcon_h1", {"ssm_multipliers": ["a"] * 5}, "ssm_multipliers is 'a'"),
-        ("qwen3_5", {"layer_types": [[1]]}, "layer_types is"),
-        (
-            "qwen3_5",
-            {"partial_rotary_factor": 0.25},
-            "0.5 in rope_parameters, 0.25 in partial_rotary_factor; these",
-        ),
-        ("gpt_neox", {"rotary_pct": 0.75}, "these must be equal"),
-        ("granite_hybrid", {"num_local_experts": 8}, "num_local_experts is 8; it must be 0: experts are not supported"),
-        ("granite_hybrid", {"num_local_experts": None}, "num_local_experts is 8; it must be 0"),
-        ("granite_hybrid", {"logits_scaling": 0}, "logits_scaling is 0.0; it must be a number above 0"),
-        ("granite_hybrid", {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'; supported"),
-        ("granite_hybrid", {"layer_types": ["mamba", "moe", "mamba"]}, "layer_types is"),
-        ("nemotron_h", {"layers_block_type": 5}, "layers_block_type is 5"),
-        ("nemotron_h", {"num_hidden_layers": 77}, "num_hidden_layers is 77, but"),
-        ("nemotron_h", {"num_hidden_layers": "4"}, "num_hidden_layers is '4'"),
-        ("nemotron_h", {"expand": "two"}, "expand is 'two'"),
-        (
-            "nemotron_h",
-            {"rms_norm_eps": 0.001, "layer_norm_epsilon": 1e-5},
-            "they say the same thing, so one of them is wrong",
-        ),
-        ("nemotron_h", {"rms_norm_eps": [1], "layer_norm_epsilon": 1e-5}, "rms_norm_eps is"),
-        ("nemotron_h", {"hybrid_override_pattern": "M"}, "name other blocks; one of them is wrong"),
-        ("llama", {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, "rope_type is"),
-        ("llama", {"rope_parameters": {"type": 5, "rope_theta": 1e4}}, "rope_type is 5; it must be a text"),
-        ("llama", {"rms_norm_eps": 1e308}, "rms_norm_eps is 1e.308; it must be a number from 0 to 0.1"),
-    ],
-)
-def test_a_wrong_field_is_named(name: str, change: dict[str, Any], said: str) -> None:
-    config, extra = data(name)
-    with pytest.raises(ConfigRefused, match=said):
-        find(config | change, extra)
 
 
 def test_the_sections_of_the_delta_checkpoint_are_its_pairs_and_nothing_else_of_it_moved() -> None:
@@ -154,9 +102,7 @@ def test_a_tokenizer_that_panics_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_parsers_written_in_rust_survive_mutated_files(tmp_path: Path) -> None:
-    words = [sys.executable, str(Path(__file__).parent / "readers" / "mutated.py"), str(tmp_path), "0", "60"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, (done.stdout.splitlines()[-1:], done.stderr[-800:])
+    output_of("readers/mutated.py", tmp_path, 0, 60, seconds=120)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +119,7 @@ def test_parsers_written_in_rust_survive_mutated_files(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_done_is_refused_before_work(more: list[str], said: str) -> None:
     more = [str(SHIPPED / word) if word == "mamba2-drafter" else word for word in more]
-    done = CliRunner().invoke(command.app, ["--checkpoint", str(SHIPPED / "mamba2"), "--prompt", "def", *more])
+    done = called(command.app, "--checkpoint", SHIPPED / "mamba2", "--prompt", "def", *more)
     assert (done.exit_code, done.stdout) == (REFUSED, "")
     assert re.search(said, done.stderr), done.stderr
 
@@ -203,8 +149,8 @@ def test_the_command_fails_where_a_completion_failed_and_says_why(broken: str, t
         save_file(held, home / "model.safetensors")
     else:
         changed(home, layer_norm_epsilon=-1e9)
-    words = ["--checkpoint", str(home), "--prompt", "def", "--prompt", "class", "--max-tokens", "4"]
-    done = CliRunner().invoke(command.app, [*words, "--out", str(tmp_path / "out.json")])
+    words = ("--checkpoint", home, "--prompt", "def", "--prompt", "class", "--max-tokens", 4)
+    done = called(command.app, *words, "--out", tmp_path / "out.json")
     assert done.exit_code == (command.FAILED if broken == "weights" else REFUSED)
     if broken == "weights":
         assert "failed: 2 of 2 completions (prompt 1, 2): the model's logits are not numbers" in done.stderr
@@ -213,28 +159,26 @@ def test_the_command_fails_where_a_completion_failed_and_says_why(broken: str, t
         assert "layer_norm_epsilon is" in done.stderr
 
 
-class WrongRoot(Nothing):
-    """Begins its windows with another token."""
-
-    def propose(self, sequences: Any, slots: Any) -> Proposal:
-        proposal = super().propose(sequences, slots)
-        return proposal._replace(window=proposal.window._replace(tokens=(proposal.window.tokens + 1) % 61))
+def moved(window: Any) -> Any:
+    """With another root."""
+    return window._replace(tokens=(window.tokens + 1) % 61)
 
 
-class TooLong(Nothing):
-    """Proposes more tokens than it says."""
-
-    def propose(self, sequences: Any, slots: Any) -> Proposal:
-        window = super().propose(sequences, slots).window
-        return Proposal(window._replace(tokens=window.tokens.repeat(1, 3)))
+def too_long(window: Any) -> Any:
+    """Of more tokens than the drafter says."""
+    return window._replace(tokens=window.tokens.repeat(1, 3))
 
 
 @pytest.mark.parametrize(
-    ("drafter", "said"), [(WrongRoot, "with the root"), (TooLong, "proposed 3 tokens, but declares nodes=1")]
+    ("change", "said"), [(moved, "with the root"), (too_long, "proposed 3 tokens, but declares nodes=1")]
 )
-def test_a_drafter_that_proposes_what_cannot_be_is_refused(drafter: Any, said: str) -> None:
+def test_a_drafter_that_proposes_what_cannot_be_is_refused(change: Any, said: str) -> None:
+    class Wrong(Nothing):
+        def propose(self, sequences: Any, slots: Any) -> Proposal:
+            return Proposal(change(super().propose(sequences, slots).window))
+
     with pytest.raises(ParameterError, match=said):
-        Engine(drawn("mamba2"), drafter(), slots=2, cache=24).generate([[1, 2]], Settings(3))
+        emitted(engine("mamba2", Wrong()), [[1, 2]], 3)
 
 
 def test_what_a_terminal_would_obey_is_shown_by_its_escape() -> None:

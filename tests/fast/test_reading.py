@@ -27,15 +27,14 @@ from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.models.checkpoint import load
 from ssmspec_fast.models.model import Model
 from ssmspec_fast.operations import torch_attention
-from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_kernels.shared.tuning import H200
 from ssmspec_ref.errors import ParameterError
 
 from .drafters import CHAINS
 from .models import NAMES, drawn, prompts
+from .runs import BITWISE, emitted, engine, served
 from .shipped import SHIPPED
 
-BITWISE = TorchOperations(bitwise=True)
 REAL, GRAIN = reading.GRAIN, 8
 """In these tests pieces are short; in bitwise mode their ends do not matter."""
 LENGTHS = (2 * GRAIN + 9, 1, 17, GRAIN + 1, GRAIN)
@@ -43,9 +42,8 @@ CACHE, SETTINGS = 2 * GRAIN + 48, Settings(5)
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: None) -> None:
     monkeypatch.setattr(reading, "GRAIN", GRAIN)
-    monkeypatch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)  # as on a GPU
 
 
 def request(prompt: list[int], number: int = 0) -> Request:
@@ -70,12 +68,12 @@ def pieces_of(given: list[list[int]], slots: list[int], most: int) -> Iterator[l
         begun.read(pieces)
 
 
-def differs(model: Model, most: int = GRAIN) -> bool:
+def differs(model: Model, given: list[list[int]], slots: list[int], most: int, cache: int = CACHE) -> bool:
     """Whether states or logits of prompts in pieces have other bits than those of whole prompts."""
-    given, slots, found = prompts(7, LENGTHS), [3, 0, 4, 1, 2], []
+    found = []
     for whole in (True, False):
-        decoder = Decoder(model, Plain(), BITWISE, slots=5, cache=CACHE)
-        decoder.prefill(prompts(8, (30, 40)), [3, 4])  # what was there before
+        decoder = Decoder(model, Plain(), BITWISE, slots=len(given), cache=cache)
+        decoder.prefill(prompts(8, (30, 40)), [0, 1])  # what was there before
         if whole:
             decoder.prefill(given, slots)
         else:
@@ -85,27 +83,22 @@ def differs(model: Model, most: int = GRAIN) -> bool:
     return not all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
+def short_differs(name: str, most: int = GRAIN) -> bool:
+    with torch.no_grad():
+        return differs(drawn(name), prompts(7, LENGTHS), [3, 0, 4, 1, 2], most)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_prompt_in_pieces_leaves_the_bits_of_a_whole_one(name: str) -> None:
-    with torch.no_grad():
-        assert not differs(drawn(name))
-        assert not differs(drawn(name), 3 * GRAIN)
+    assert not short_differs(name)
+    assert not short_differs(name, 3 * GRAIN)
 
 
 def test_of_a_checkpoint_that_ships_in_the_pieces_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "GRAIN", REAL)
     given = [prompts(7, (2 * REAL + 9,))[0], [5]]
-    model, found = load(SHIPPED / "bpe-drafter", torch.float32), []
     with torch.no_grad():
-        for whole in (True, False):
-            decoder = Decoder(model, Plain(), BITWISE, slots=2, cache=3 * REAL)
-            if whole:
-                decoder.prefill(given, [0, 1])
-            else:
-                for pieces in pieces_of(given, [0, 1], REAL):
-                    decoder.read_pieces(pieces)
-            found.append(left(decoder, given, [0, 1]))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        assert not differs(load(SHIPPED / "bpe-drafter", torch.float32), given, [0, 1], REAL, 3 * REAL)
 
 
 @pytest.mark.parametrize("fault", ["fresh", "positions"])
@@ -119,8 +112,7 @@ def test_a_planted_piece_that_forgets_what_came_before_is_caught(fault: str, mon
         return run._replace(**{fault: torch.ones_like(run.fresh) if fault == "fresh" else run.positions % GRAIN})
 
     monkeypatch.setattr(prefill, "packed", packed)
-    with torch.no_grad():
-        assert differs(drawn("llama" if fault == "positions" else "mamba2"))
+    assert short_differs("llama" if fault == "positions" else "mamba2")
 
 
 def test_pieces_end_where_chunks_and_tiles_end_or_with_their_prompt() -> None:
@@ -176,28 +168,25 @@ DRAFTERS: dict[str, Any] = {
 }
 
 
-def engine(drafter: Drafter | None, piece: int | None = GRAIN, recorded: bool = False, method: Any = None) -> Engine:
-    given: dict[str, Any] = {"operations": BITWISE, "slots": 3, "cache": CACHE, "piece": piece}
-    given |= {"graphs": TapeRecorder() if recorded else None}
-    return Engine(drawn("bamba"), drafter, method or (Plain() if drafter is None else ActivationReplay()), **given)
+def made(drafter: Drafter | None, piece: int | None = GRAIN, recorded: bool = False, method: Any = None) -> Engine:
+    method = method or (Plain() if drafter is None else ActivationReplay())
+    return engine("bamba", drafter, method, cache=CACHE, piece=piece, graphs=TapeRecorder() if recorded else None)
+
+
+def results(of: Engine) -> list[tuple[Any, Any]]:
+    return [(one.tokens, one.statistics) for one in of.generate(prompts(9, LENGTHS), SETTINGS)]
 
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_requests_get_the_tokens_of_whole_prompts(name: str, recorded: bool) -> None:
-    given = prompts(9, LENGTHS)
-    wanted = engine(DRAFTERS[name](3), None).generate(given, SETTINGS)
-    found = engine(DRAFTERS[name](3), GRAIN, recorded).generate(given, SETTINGS)
-    assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    assert [one.statistics for one in found] == [one.statistics for one in wanted]
+    assert results(made(DRAFTERS[name](3), GRAIN, recorded)) == results(made(DRAFTERS[name](3), None))
 
 
 @pytest.mark.parametrize("name", sorted({*CHAINS} - {"tree"}))
 def test_under_every_method_too(name: str) -> None:
-    given = prompts(9, LENGTHS)
-    wanted = engine(None, None).generate(given, SETTINGS)
-    found = engine(PromptLookup(3), GRAIN, False, CHAINS[name]()).generate(given, SETTINGS)
-    assert [one.tokens for one in found] == [one.tokens for one in wanted]
+    given, found = prompts(9, LENGTHS), made(PromptLookup(3), GRAIN, False, CHAINS[name]())
+    assert emitted(found, given, SETTINGS) == emitted(made(None, None), given, SETTINGS)
 
 
 class Times:
@@ -215,13 +204,6 @@ class Times:
     def sleep_until(self, moment: float) -> None: ...
 
 
-def served(scheduler: Scheduler) -> dict[int, Any]:
-    found = dict[int, Any]()
-    while not scheduler.idle:
-        found |= {one.number: one for one in scheduler.turn()}
-    return found
-
-
 def test_who_runs_waits_for_a_long_prompt_as_long_as_for_its_own_steps_and_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, real = Times(), Decoder.read_pieces
 
@@ -231,7 +213,7 @@ def test_who_runs_waits_for_a_long_prompt_as_long_as_for_its_own_steps_and_a_pie
 
     monkeypatch.setattr(Decoder, "read_pieces", read)
     given = prompts(9, (2, 2 * GRAIN + 1))
-    scheduler = Scheduler(engine(None), Settings(3 * GRAIN // 2), clock=clock)
+    scheduler = Scheduler(made(None), Settings(3 * GRAIN // 2), clock=clock)
     first = scheduler.submit(given[0])
     scheduler.turn()
     second = scheduler.submit(given[1], Settings(2))
@@ -240,7 +222,7 @@ def test_who_runs_waits_for_a_long_prompt_as_long_as_for_its_own_steps_and_a_pie
     assert found[first].finish <= 2 * steps + GRAIN + 1
     assert found[second].first <= 4 * GRAIN + 4
     monkeypatch.setattr(Scheduler, "owed", property(lambda self: 0.0, lambda self, value: None), raising=False)
-    clock.time, scheduler = 0.0, Scheduler(engine(None), Settings(GRAIN // 2), clock=clock)
+    clock.time, scheduler = 0.0, Scheduler(made(None), Settings(GRAIN // 2), clock=clock)
     first = scheduler.submit(given[0])
     scheduler.turn()
     scheduler.submit(given[1], Settings(2))
@@ -250,8 +232,8 @@ def test_who_runs_waits_for_a_long_prompt_as_long_as_for_its_own_steps_and_a_pie
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_request_that_is_cancelled_while_it_is_read_leaves_its_slot_to_others(name: str) -> None:
     given = prompts(9, LENGTHS)
-    wanted = [one.tokens for one in engine(DRAFTERS[name](3), None).generate(given, SETTINGS)]
-    scheduler = Scheduler(engine(DRAFTERS[name](3)), SETTINGS)
+    wanted = emitted(made(DRAFTERS[name](3), None), given, SETTINGS)
+    scheduler = Scheduler(made(DRAFTERS[name](3)), SETTINGS)
     gone = scheduler.submit(prompts(5, (2 * GRAIN + 5,))[0])
     scheduler.turn()
     ended = scheduler.cancel(gone)
@@ -264,7 +246,7 @@ def test_a_request_that_is_cancelled_while_it_is_read_leaves_its_slot_to_others(
 
 def test_a_prompt_that_cannot_be_read_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     given, real = prompts(9, LENGTHS), Decoder.read_pieces
-    wanted = [one.tokens for one in engine(None, None).generate(given, SETTINGS)]
+    wanted = emitted(made(None, None), given, SETTINGS)
 
     def read(self: Decoder, pieces: Any) -> None:
         if any(len(one.tokens) and one.tokens[0] == given[0][GRAIN] and one.start for one in pieces):
@@ -272,7 +254,7 @@ def test_a_prompt_that_cannot_be_read_fails_alone(monkeypatch: pytest.MonkeyPatc
         real(self, pieces)
 
     monkeypatch.setattr(Decoder, "read_pieces", read)
-    scheduler = Scheduler(engine(None), SETTINGS)
+    scheduler = Scheduler(made(None), SETTINGS)
     for prompt in given:
         scheduler.submit(prompt)
     found = served(scheduler)
@@ -281,7 +263,7 @@ def test_a_prompt_that_cannot_be_read_fails_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_of_several_clients_the_one_with_the_fewest_in_slots_is_next() -> None:
-    scheduler = Scheduler(engine(None, None), SETTINGS)
+    scheduler = Scheduler(made(None, None), SETTINGS)
     given = prompts(3, (3,) * 10)
     for n in range(8):
         scheduler.submit(given[n], client="many")
@@ -293,7 +275,7 @@ def test_of_several_clients_the_one_with_the_fewest_in_slots_is_next() -> None:
 
 
 def test_clients_take_turns_and_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler, prompt = Scheduler(engine(None, None), SETTINGS), prompts(3, (3,))[0]
+    scheduler, prompt = Scheduler(made(None, None), SETTINGS), prompts(3, (3,))[0]
     for client in ("many", "many", "many", "a", "b"):
         scheduler.submit(prompt, client=client)
     taken = list[str]()

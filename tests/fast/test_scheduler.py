@@ -18,40 +18,32 @@ from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.scheduler import Clearing, Continuous, Scheduler
 from ssmspec_fast.engine.traffic import VirtualClock, poisson, replay
 from ssmspec_fast.errors import MemoryRefused
-from ssmspec_fast.operations import torch_attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.cost import traffic
 from ssmspec_ref.errors import EmptyWindow, LengthError, ParameterError, SlotError
 
 from .models import drawn, prompts
+from .runs import emitted, engine, served, unused
 
 STEP = {1: 1.0, 2: 1.5, 3: 1.75, 4: 2.0}  # seconds of a step of so many rows; exact in binary
 LENGTHS, SETTINGS = (3, 5, 2, 4, 3, 6), Settings(4)
 
 
 def engine_of(model: Any = None, drafter: Any = None, slots: int = 3, **more: Any) -> Engine:
-    given = drawn("mamba2") if model is None else model
-    return Engine(given, drafter, slots=slots, cache=24, operations=TorchOperations(), **more)
+    return engine(model or "mamba2", drafter, slots=slots, cache=24, operations=TorchOperations(), **more)
 
 
 def alone(given: list[list[int]]) -> list[tuple[int, ...]]:
-    engine = engine_of(slots=1)
-    return [engine.generate([prompt], SETTINGS)[0].tokens for prompt in given]
-
-
-def finished(scheduler: Scheduler) -> dict[int, Any]:
-    found = {}
-    while not scheduler.idle:
-        found |= {one.number: one for one in scheduler.turn()}
-    return found
+    made = engine_of(slots=1)
+    return [emitted(made, [prompt], SETTINGS)[0] for prompt in given]
 
 
 @pytest.mark.parametrize("policy", [Continuous, lambda: Clearing(3, 2.5)], ids=["continuous", "clearing"])
 @pytest.mark.parametrize("recorder", [lambda: None, TapeRecorder], ids=["eager", "recorded"])
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_request_of_a_stream_gets_the_tokens_that_it_gets_alone(
-    policy: Callable[[], Any], recorder: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    policy: Callable[[], Any], recorder: Callable[[], Any]
 ) -> None:
-    monkeypatch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)
     given = prompts(3, LENGTHS)
     scheduler = Scheduler(engine_of(graphs=recorder()), SETTINGS, policy(), VirtualClock(STEP))
     found = replay(scheduler, given, poisson(0.4, len(given), 1))
@@ -93,7 +85,7 @@ def test_a_cancelled_request_leaves_its_slot_and_the_others_alone() -> None:
     assert waiting is not None
     assert (running.ending, waiting.ending) == ("cancelled", "cancelled")
     assert running.tokens == alone(given)[0][:1]
-    found = finished(scheduler)
+    found = served(scheduler)
     assert {n: one.tokens for n, one in found.items()} == {n: alone(given)[n] for n in (1, 2, 3, 5)}
     assert scheduler.cancel(numbers[1]) is None
     scheduler.close()
@@ -102,9 +94,8 @@ def test_a_cancelled_request_leaves_its_slot_and_the_others_alone() -> None:
 def test_a_request_that_fails_harms_no_other() -> None:
     """One has no numbers for logits, another cannot begin."""
     given, model = prompts(3, LENGTHS), drawn("gpt_neox")
-    engine = Engine(model, slots=3, cache=24, operations=TorchOperations())
-    wanted = [r.tokens for r in engine.generate(given, SETTINGS)]
-    spare = next(token for token in range(61) if token not in {t for p in (*given, *wanted) for t in p})
+    wanted = emitted(engine_of(model), given, SETTINGS)
+    spare = unused(given, wanted)
     model.embedding[spare] = float("nan")
 
     class Picky(Nothing):
@@ -112,11 +103,10 @@ def test_a_request_that_fails_harms_no_other() -> None:
             if any(int(sequences.tokens[slot, 0]) == 60 for slot in slots):
                 raise LengthError("planted")
 
-    first = Engine(model, Picky(), slots=3, cache=24, operations=TorchOperations())
-    scheduler = Scheduler(first, SETTINGS)
+    scheduler = Scheduler(engine_of(model, Picky()), SETTINGS)
     for prompt in ([1, spare], [60, 1], *given):
         scheduler.submit(prompt)
-    found = finished(scheduler)
+    found = served(scheduler)
     assert (found[0].ending, found[0].tokens) == ("failed", ())
     assert (found[1].ending, found[1].why) == ("failed", "LengthError: planted")
     assert [found[n + 2].tokens for n in range(len(given))] == wanted
@@ -124,21 +114,8 @@ def test_a_request_that_fails_harms_no_other() -> None:
 
 def test_the_command_replays_arrivals_and_refuses_by_name(tmp_path: Path) -> None:
     out = tmp_path / "traffic.json"
-    given = [
-        "--tiny",
-        "--rate",
-        "200",
-        "--requests",
-        "5",
-        "--tokens",
-        "3",
-        "--length",
-        "4",
-        "--slots",
-        "2",
-        "--out",
-        str(out),
-    ]
+    given = ["--tiny", "--rate", "200", "--requests", "5", "--tokens", "3", "--length", "4", "--slots", "2"]
+    given += ["--out", str(out)]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
     held = json.loads(out.read_text())
@@ -151,21 +128,15 @@ def test_the_command_replays_arrivals_and_refuses_by_name(tmp_path: Path) -> Non
     assert re.search(r"^throughput +\d+\.\d tokens/s$", done.stdout, re.MULTILINE)
     assert all(one["start"] <= one["first"] <= one["finish"] for one in held["served"])
     assert json.loads(CliRunner().invoke(app, [*given[:-2], "--json"]).stdout)["tokens"] == 15
-    beside = [["--drafter", "ngram"], ["--method", "snapshots"], ["--device", "cuda"]]
-    for wrong in (
-        *beside,
-        ["--policy", "best"],
-        ["--rate", "0"],
-        ["--tokens", "0"],
-        ["--policy", "clearing", "--capacity", "9"],
-    ):
-        assert CliRunner().invoke(app, ["--tiny", *wrong]).exit_code == REFUSED
-    assert CliRunner().invoke(app, []).exit_code == REFUSED
+    wrong = ("--drafter ngram", "--method snapshots", "--device cuda", "--policy best", "--rate 0", "--tokens 0",
+             "--policy clearing --capacity 9")  # fmt: skip
+    for words in ([], *(["--tiny", *one.split()] for one in wrong)):
+        assert CliRunner().invoke(app, words).exit_code == REFUSED
 
 
 def test_what_cannot_be_served_is_refused_before_it_is_held() -> None:
-    engine = engine_of()
-    scheduler = Scheduler(engine, SETTINGS, most_tokens=10)
+    made = engine_of()
+    scheduler = Scheduler(made, SETTINGS, most_tokens=10)
     for prompt, error in (([], EmptyWindow), ([61], ParameterError), ([1] * 30, LengthError)):
         with pytest.raises(error):
             scheduler.submit(prompt)
@@ -173,11 +144,11 @@ def test_what_cannot_be_served_is_refused_before_it_is_held() -> None:
     with pytest.raises(MemoryRefused, match="a prompt of 3 tokens is too much: 8 already wait, and at most 10 may"):
         scheduler.submit([1] * 3)
     with pytest.raises(SlotError):
-        Scheduler(engine, SETTINGS)
+        Scheduler(made, SETTINGS)
     with pytest.raises(ParameterError, match="batches have 9 requests, but the engine has 3 slots"):
         Scheduler(engine_of(), SETTINGS, Clearing(9, 1.0))
     with pytest.raises(ParameterError):
         Clearing(0, 1.0)
     with pytest.raises(ParameterError):
         replay(scheduler, [[1]], [])
-    assert len(finished(scheduler)) == 1
+    assert len(served(scheduler)) == 1

@@ -16,21 +16,20 @@ from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
+from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.engine.emitted_windows import StreamingEngine
-from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
 from ssmspec_fast.engine.scheduler import Scheduler, Served
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.tree import Tree
-from ssmspec_fast.operations import torch_attention
-from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref.errors import BudgetError, ParameterError
 
 from .models import VOCABULARY, drawn, prompts
+from .runs import BITWISE, emitted, engine, served
 
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 SLOTS, CACHE = 3, 40
-BITWISE = TorchOperations(bitwise=True)
 GIVEN = prompts(3, (3, 5, 2, 4))
 TREE = (-1, 0, 0, 1, 2)
 
@@ -78,15 +77,8 @@ def engine_of(kind: str, recorded: bool = False) -> StreamingEngine:
         drafter, method, rule = KINDS[kind]()
         recorder = TapeRecorder() if recorded else None
         made: dict[str, Any] = {"operations": BITWISE, "slots": SLOTS, "cache": CACHE, "graphs": recorder}
-        ENGINES[kind, recorded] = StreamingEngine(
-            drawn("bamba"), drafter or Engine(drawn("bamba")).drafter, method, rule, **made
-        )
+        ENGINES[kind, recorded] = StreamingEngine(drawn("bamba"), drafter or Nothing(), method, rule, **made)
     return ENGINES[kind, recorded]
-
-
-@pytest.fixture(autouse=True)
-def _reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)  # as on a GPU
 
 
 def differs(kind: str, recorded: bool, asked: list[Settings]) -> bool:
@@ -157,10 +149,9 @@ def test_a_seed_of_its_own_names_a_request_without_its_number() -> None:
 
 
 def test_the_temperature_0_says_what_greedy_decoding_says() -> None:
-    wanted = [r.tokens for r in Engine(drawn("bamba"), operations=BITWISE, cache=CACHE).generate(GIVEN, Settings(8))]
+    wanted = emitted(engine("bamba"), GIVEN, 8)
     for kind in ("plain", "lookup", "draws", "draws of a tree", "best of a tree"):
-        found = engine_of(kind).generate(GIVEN, Settings(8, sampling=Sampling(0.0)))
-        assert [r.tokens for r in found] == wanted
+        assert emitted(engine_of(kind), GIVEN, Settings(8, sampling=Sampling(0.0))) == wanted
 
 
 @pytest.mark.parametrize(
@@ -205,13 +196,6 @@ class Blaming(PromptLookup):
         if any(int(sequences.tokens[slot, 0]) == 60 for slot in slots if slot >= 0):
             raise KeyError("planted")
         return super().propose(sequences, slots)
-
-
-def served(scheduler: Scheduler) -> dict[int, Served]:
-    found = {}
-    while not scheduler.idle:
-        found |= {one.number: one for one in scheduler.turn()}
-    return found
 
 
 def test_a_step_that_fails_ends_the_request_whose_fault_it_is_and_no_other() -> None:

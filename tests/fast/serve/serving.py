@@ -1,7 +1,12 @@
 """A server in a thread of this process, and what each request gives without it."""
 
 import asyncio
+import http.client
+import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +30,7 @@ from ssmspec_fast.serve.server import Server
 
 MODEL = "bpe-drafter"
 CONTEXT = 256
+KEY = "a key"
 
 
 @lru_cache
@@ -41,11 +47,19 @@ class Running:
     service: Service
     server: Server
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
     def client(self, **given: Any) -> openai.OpenAI:
-        return openai.OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "k", "max_retries": 0, "timeout": 120} | given)
+        return openai.OpenAI(**self.options | {"timeout": 120} | given)
 
     def parallel(self, **given: Any) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(**{"base_url": f"{self.url}/v1", "api_key": "k", "max_retries": 0, "timeout": 600} | given)
+        return openai.AsyncOpenAI(**self.options | {"timeout": 600} | given)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"base_url": f"{self.url}/v1", "api_key": "k", "max_retries": 0}
 
 
 @contextmanager
@@ -108,6 +122,80 @@ class Ask:
                 return found.tokens[:n], text[: min(places)]
         assert found.text is not None
         return found.tokens, found.text
+
+
+def sent(
+    running: Running,
+    body: Any = "",
+    method: str = "POST",
+    path: str = "/v1/completions",
+    *,
+    port: int = 0,
+    own: str | None = None,
+    **headers: str,
+) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and what was said, over a bare connection from one of this machine's addresses; a dict is JSON."""
+    given = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    raw = json.dumps(body) if isinstance(body, dict) else body
+    connection = http.client.HTTPConnection("127.0.0.1", port or running.port, 60, (own, 0) if own else None)
+    try:
+        connection.request(method, path, raw.encode() if isinstance(raw, str) else raw, given)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        is_json = text.startswith(("{", "["))
+        return answer.status, dict(answer.headers), json.loads(text) if is_json else text
+    finally:
+        connection.close()
+
+
+@contextmanager
+def opened(running: Running, given: bytes = b"", own: str = "127.0.0.1") -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", running.port), 20, (own, 0)) as found:
+        found.sendall(given)
+        yield found
+
+
+def rest(given: socket.socket) -> bytes:
+    """All that the server still sends, until it closes the connection."""
+    found = b""
+    try:
+        while part := given.recv(1 << 16):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def is_open(given: socket.socket) -> bool:
+    given.settimeout(0.01)
+    try:
+        return given.recv(1, socket.MSG_PEEK) != b""
+    except TimeoutError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+def closed(running: Running, reason: str) -> float:
+    return float(running.service.metrics.closed.labels(reason)._value.get())
+
+
+@contextmanager
+def started(script: str, *words: Any) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A server of a script in a process of its own, and its address; the first word is the script's own."""
+    first, *more = map(str, words)
+    options = ["--checkpoint", MODEL, "--port", "0", "--slots", "2", "--context", "512", *more]
+    command = [sys.executable, "-c", script, first, *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.fullmatch(rf"serving {MODEL} at (http://127\.0\.0\.1:\d+)\n", line)
+            assert found, line
+            yield process, found[1]
+        finally:
+            process.kill()
 
 
 def said(answer: Any, index: int = 0) -> tuple[tuple[int, ...], str]:

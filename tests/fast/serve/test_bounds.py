@@ -22,8 +22,7 @@ from ssmspec_fast.serve.network import connection
 from ssmspec_fast.serve.refusal import QUOTED, Refused
 from tests.commands import ROOT
 
-from .serving import MODEL, Running, engine_of, serving
-from .test_refusals import sent
+from .serving import MODEL, Running, engine_of, sent, serving
 
 PLAIN = {"model": MODEL, "prompt": "x", "max_tokens": 2, "temperature": 0}
 LARGE = 1 << 20
@@ -122,7 +121,7 @@ def running() -> Iterator[Running]:
 
 
 def post(running: Running, body: Any, path: str = "/v1/completions") -> Any:
-    status, _, found = sent(running, json.dumps(body), path=path)
+    status, _, found = sent(running, body, path=path)
     return status, found
 
 

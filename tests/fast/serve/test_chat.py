@@ -43,12 +43,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def client(running: Running) -> Iterator[openai.OpenAI]:
-    with running.client() as found:
-        yield found
-
-
 def test_a_chat_is_the_completion_of_its_template(client: openai.OpenAI) -> None:
     given: dict[str, Any] = {
         "model": MODEL,

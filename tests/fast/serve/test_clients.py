@@ -1,8 +1,6 @@
 """Who asks, and for whom: a client's place in the queue, the names of this server, and a proxy in front of it."""
 
 import http.client
-import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,24 +15,10 @@ from ssmspec_fast.serve.network import connection
 from ssmspec_fast.serve.network.address import client_of, is_own
 from ssmspec_ref.errors import OptionError
 
-from .serving import Ask, Running, serving, until
-from .test_slow_clients import HEAD, closed, is_open, rest
+from .serving import Ask, Running, closed, is_open, opened, sent, serving, until
+from .test_slow_clients import HEAD
 
 ASK = {"prompt": "x", "max_tokens": 2, "temperature": 0, "return_token_ids": True}
-
-
-def asked(running: Running, body: dict[str, Any], port: int = 0, own: str = "127.0.0.1", **headers: str) -> tuple[int, Any]:
-    """The answer to a completion that is asked for from one of this machine's addresses."""
-    target = port or int(running.url.rpartition(":")[2])
-    client = http.client.HTTPConnection("127.0.0.1", target, timeout=60, source_address=(own, 0))
-    given = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    try:
-        client.request("POST", "/v1/completions", json.dumps(body), given)
-        answer = client.getresponse()
-        raw = answer.read()
-        return answer.status, raw.decode() if body.get("stream") else json.loads(raw)
-    finally:
-        client.close()
 
 
 OWN = ("localhost", "LOCALHOST:80", "127.0.0.1", "127.0.0.1:8000", "[::1]:8000", "[::1]", "10.1.2.3:1", "known", "Known:9")
@@ -55,21 +39,15 @@ def test_another_name_is_not_this_server(host: str) -> None:
     assert not is_own(host, {"localhost", "known"})
 
 
-def status(running: Running, host: str, path: str = "/v1/models") -> tuple[int, str]:
-    with socket.create_connection(("127.0.0.1", int(running.url.rpartition(":")[2])), timeout=20) as client:
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode("latin-1"))
-        answer = rest(client).decode()
-    return int(answer.split()[1]), answer
-
-
 def test_without_a_key_a_request_for_another_name_is_refused() -> None:
     with serving(hosts=("served.example",)) as running:
-        assert {status(running, host)[0] for host in ("localhost:80", "127.0.0.1", "[::1]", "SERVED.example:8000")} == {200}
+        own = ("localhost:80", "127.0.0.1", "[::1]", "SERVED.example:8000")
+        assert {sent(running, "", "GET", "/v1/models", Host=host)[0] for host in own} == {200}
         for path in ("/v1/models", "/health", "/metrics", "/openapi.json", "/v1/models/"):
-            found, answer = status(running, "evil.example", path)
-            assert found == 400
-            assert "the Host of the request is evil.example, which does not name this server; use an IP address or" in answer
-        long = status(running, "e" * 5000)[1]
+            status, _, found = sent(running, "", "GET", path, Host="evil.example")
+            said = "the Host of the request is evil.example, which does not name this server; use an IP address or"
+            assert (status, said in found["error"]["message"]) == (400, True)
+        long = str(sent(running, "", "GET", "/v1/models", Host="e" * 5000))
         assert long.count("e" * 200) == 1
         assert "e" * 220 not in long
 
@@ -77,9 +55,8 @@ def test_without_a_key_a_request_for_another_name_is_refused() -> None:
 def test_with_a_key_any_name_will_do_and_no_answer_leads_to_it() -> None:
     with serving(key="k") as running:
         for path in ("/v1/models", "/v1/models/", "//v1/models"):
-            found, answer = status(running, "evil.example", path)
-            assert found == 401
-            assert "evil.example" not in answer
+            status, *answer = sent(running, "", "GET", path, Host="evil.example", Authorization="")
+            assert (status, "evil.example" in str(answer)) == (401, False)
 
 
 def test_a_client_is_its_address_and_in_ipv6_its_network() -> None:
@@ -103,40 +80,33 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_one_client_leaves_room_in_the_queue_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = list[tuple[int, Any]]()
+    found = list[Any]()
     with held_up(monkeypatch) as go, serving(1, queue=16, choices=8) as running, ExitStack() as stack:
         for _ in range(2):
-            thread = threading.Thread(target=lambda: found.append(asked(running, ASK | {"n": 4})))
+            thread = threading.Thread(target=lambda: found.append(sent(running, ASK | {"n": 4})))
             thread.start()
             stack.callback(thread.join)
         assert until(lambda: len(running.service.worker.scheduler.waiting) == 8)
-        status, refused = asked(running, ASK)
+        status, _, refused = sent(running, ASK)
         assert status == 429
         told = "8 completions of this client are waiting, 1 more are too many; it may have 8; ask again later"
         assert told in refused["error"]["message"]
-        other = threading.Thread(target=lambda: found.append(asked(running, ASK, own="127.0.0.2")))
+        other = threading.Thread(target=lambda: found.append(sent(running, ASK, own="127.0.0.2")))
         other.start()
         stack.callback(other.join)
         assert until(lambda: len(running.service.worker.scheduler.waiting) == 9)
         go.set()
-    assert [status for status, _ in found] == [200] * 3
-    assert len(found[0][1]["choices"]) == 1  # the other client did not wait for the eight
+    assert [status for status, *_ in found] == [200] * 3
+    assert len(found[0][2]["choices"]) == 1  # the other client did not wait for the eight
 
 
 def test_of_too_many_connections_those_of_the_client_with_the_most_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "WAITING", 8)
     with serving() as running, ExitStack() as stack:
-        port = int(running.url.rpartition(":")[2])
-
-        def opened(own: str) -> socket.socket:
-            made = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20, (own, 0)))
-            made.sendall(HEAD)
-            return made
-
-        mine = [opened("127.0.0.2") for _ in range(2)]
+        mine = [stack.enter_context(opened(running, HEAD, "127.0.0.2")) for _ in range(2)]
         assert until(lambda: len(running.server.room.waiting) == 2)
         for _ in range(60):
-            opened("127.0.0.1")
+            stack.enter_context(opened(running, HEAD))
         assert until(lambda: closed(running, "crowded") >= 54, 10)
         assert all(is_open(one) for one in mine)
 
@@ -170,7 +140,7 @@ class Proxy(BaseHTTPRequestHandler):
 
 @contextmanager
 def proxied(running: Running) -> Iterator[int]:
-    named = type("Named", (Proxy,), {"port": int(running.url.rpartition(":")[2])})
+    named = type("Named", (Proxy,), {"port": running.port})
     with ThreadingHTTPServer(("127.0.0.1", 0), named) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -198,37 +168,40 @@ def test_behind_a_proxy_the_client_is_whom_the_proxy_names(monkeypatch: pytest.M
     with serving(hosts=("inner",), proxies=("127.0.0.1",)) as running, proxied(running) as port:
         seen = clients(monkeypatch)
         for own, more in (("127.0.0.2", {}), ("127.0.0.3", {}), ("127.0.0.3", {"X_Forwarded_For": "127.0.0.2"})):
-            found, answer = asked(running, ASK, port, own, **more)
-            assert (found, tuple(answer["choices"][0]["token_ids"])) == (200, Ask("x", 2).alone()[0])
+            status, _, answer = sent(running, ASK, port=port, own=own, **more)
+            assert (status, tuple(answer["choices"][0]["token_ids"])) == (200, Ask("x", 2).alone()[0])
     assert seen == ["127.0.0.2", "127.0.0.3", "127.0.0.3"]
 
 
 def test_with_nothing_in_front_the_client_is_who_connects_whatever_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as running:
         seen = clients(monkeypatch)
-        assert asked(running, ASK, own="127.0.0.2", X_Forwarded_For="10.0.0.1")[0] == 200
+        assert sent(running, ASK, own="127.0.0.2", X_Forwarded_For="10.0.0.1")[0] == 200
     assert seen == ["127.0.0.2"]
 
 
 def test_a_stream_passes_a_proxy_event_by_event() -> None:
     with serving(key="k", proxies=("127.0.0.1",)) as running, proxied(running) as port:
         body = ASK | {"stream": True}
-        assert asked(running, body, port)[0] == 401
-        found, events = asked(running, body, port, Authorization="Bearer k")
-    assert found == 200
+        assert sent(running, body, port=port, Authorization="Bearer wrong")[0] == 401
+        status, _, events = sent(running, body, port=port, Authorization="Bearer k")
+    assert status == 200
     assert events.startswith("data: {")
     assert events.endswith("data: [DONE]\n\n")
 
 
-def test_a_known_host_is_a_name_alone() -> None:
-    assert serve.hosts(["served.example", "A-b_1"]) == ("served.example", "A-b_1")
-    for wrong in ("", "served.example:80", "https://served.example", "a b", "a/b", "*"):
-        with pytest.raises(OptionError, match=r"give a name such as served\.example, without https:// and port"):
-            serve.hosts([wrong])
-
-
-def test_a_proxy_is_an_address_or_a_network() -> None:
-    assert serve.addresses(["10.0.0.0/8", "::1"]) == ("10.0.0.0/8", "::1")
-    for wrong in ("proxy.example", "*", "", "10.0.0.1/8"):
-        with pytest.raises(OptionError, match=r"give an address, or a network such as 10\.0\.0\.0/8"):
-            serve.addresses([wrong])
+@pytest.mark.parametrize(
+    ("read", "right", "wrong", "said"),
+    [
+        (serve.hosts, ("served.example", "A-b_1"), ("", "served.example:80", "https://served.example", "a b", "a/b", "*"),
+         r"give a name such as served\.example, without https:// and port"),
+        (serve.addresses, ("10.0.0.0/8", "::1"), ("proxy.example", "*", "", "10.0.0.1/8"),
+         r"give an address, or a network such as 10\.0\.0\.0/8"),
+    ],
+    ids=["a known host is a name alone", "a proxy is an address or a network"],
+)  # fmt: skip
+def test_what_names_no_host_is_refused(read: Any, right: tuple[str, ...], wrong: tuple[str, ...], said: str) -> None:
+    assert read([*right]) == right
+    for one in wrong:
+        with pytest.raises(OptionError, match=said):
+            read([one])

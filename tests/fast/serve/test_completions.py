@@ -1,6 +1,5 @@
 """Completions through a real client: what the engine gives alone, whole and as a stream."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -15,18 +14,6 @@ from ssmspec_fast.engine.requests import Settings
 from .serving import MODEL, Ask, Running, engine_of, said, serving, together
 
 PROMPT = "def mean(values):\n    return values[0] + values[1] + "
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    with serving() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(running: Running) -> Iterator[openai.OpenAI]:
-    with running.client() as found:
-        yield found
 
 
 @pytest.mark.parametrize(

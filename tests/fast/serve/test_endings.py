@@ -1,6 +1,5 @@
 """Requests whose client disconnects, and requests of a server that ends. None is lost."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from typer.testing import CliRunner
 
 from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.cli.refusal import REFUSED
@@ -22,7 +20,8 @@ from ssmspec_fast.cli.serve import app
 from ssmspec_fast.engine.emitted_windows import StreamingEngine
 from ssmspec_fast.serve.worker import Worker
 
-from .serving import MODEL, Ask, Running, said, serving, until
+from ..commands import called
+from .serving import MODEL, Ask, Running, said, serving, started, until
 
 LONG = 200
 SERVE = "from ssmspec_fast.cli.serve import app; app()"
@@ -148,20 +147,10 @@ def test_an_engine_that_stops_is_told_and_not_waited_for(monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     (tmp_path / "held").touch()
-    words = ["--checkpoint", MODEL, "--port", "0", "--slots", "2", "--context", "512", "--api-key", "k"]
-    words += ["--drain", "200"]
-    command = [sys.executable, "-c", HELD, str(tmp_path / "held"), *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
-        try:
-            assert started.stderr is not None
-            line = started.stderr.readline()
-            found = re.fullmatch(rf"serving {MODEL} at (http://127\.0\.0\.1:\d+)\n", line)
-            assert found, line
-            yield started, found[1]
-        finally:
-            started.kill()
+    with started(HELD, tmp_path / "held", "--api-key", "k", "--drain", 200) as found:
+        yield found
 
 
 def test_sigterm_lets_what_runs_and_waits_end_and_takes_no_more(
@@ -212,7 +201,7 @@ def test_sigterm_lets_what_runs_and_waits_end_and_takes_no_more(
     ],
 )
 def test_a_server_that_cannot_start_says_why_in_a_line(words: list[str], text: str) -> None:
-    found = CliRunner().invoke(app, words, env={"COLUMNS": "400"})
+    found = called(app, *words)
     assert found.exit_code == REFUSED
     assert text in found.stderr
     assert len(found.stderr.splitlines()) == 1

@@ -2,31 +2,24 @@
 
 import json
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from ssmspec_fast.serve.worker import Worker
 from tests.robust.requests import PLAIN, answer, corpus, sent
 
-from .serving import Ask, Running, serving
+from .serving import Ask, Running
 
 ENGINE = 0.05
 """Most processor seconds that a refused request takes from the engine's thread."""
 EVERY, DRAWN = corpus(5), 40
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    with serving() as found:
-        yield found
-
-
 def wrong_with(running: Running, raw: bytes) -> str:
     """What is wrong with the answer to a request that is to be refused; "" if nothing is."""
     worker: Worker = running.service.worker
     before = worker.seconds
-    head, _, body = answer(int(running.url.rpartition(":")[2]), raw).partition(b"\r\n\r\n")
+    head, _, body = answer(running.port, raw).partition(b"\r\n\r\n")
     if worker.seconds - before > ENGINE:
         return f"the engine took {worker.seconds - before} s"
     if not head:
@@ -55,6 +48,6 @@ def test_a_hostile_request_is_refused_shortly_and_costs_the_engine_nothing(runni
 
 def test_afterwards_a_completion_is_what_it_was_and_a_request_that_is_taken_is_seen(running: Running) -> None:
     asked = json.dumps(PLAIN | {"return_token_ids": True}).encode()
-    body = answer(int(running.url.rpartition(":")[2]), sent(asked)).partition(b"\r\n\r\n")[2]
+    body = answer(running.port, sent(asked)).partition(b"\r\n\r\n")[2]
     assert tuple(json.loads(body)["choices"][0]["token_ids"]) == Ask("x", 2).alone()[0]
     assert wrong_with(running, sent(asked)).startswith(("200: ", "the engine took"))

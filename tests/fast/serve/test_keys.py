@@ -5,18 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from ssmspec_fast.cli import serve
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.serve.guard import Guard
 from ssmspec_fast.serve.network.address import bound, is_loopback
 
-from .serving import Running, serving
-from .test_refusals import sent
-from .test_slow_clients import opened, rest
+from ..commands import called as invoked
+from .serving import KEY, Running, opened, rest, sent, serving
 
-KEY = "a key"
 NAMES = {"here": "127.0.0.1", "there": "0.0.0.0", "maps": "::ffff:127.0.0.1", "maps-there": "::ffff:0.0.0.0"}
 
 
@@ -45,8 +43,7 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def called(*words: str, key: str | None = None) -> Result:
-    environment = {"COLUMNS": "400", serve.KEY: key}
-    return CliRunner().invoke(serve.app, ["--checkpoint", "x", "--port", "0", *words], env=environment)
+    return invoked(serve.app, "--checkpoint", "x", "--port", "0", *words, **{serve.KEY: key})  # type: ignore[arg-type]
 
 
 LOOPBACK = ("127.0.0.1", "localhost", "127.1", "127.8.9.10", "::1", "::ffff:127.0.0.1", "here", "maps", "2130706433")
@@ -61,18 +58,21 @@ def can(host: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("host", LOOPBACK)
-def test_this_machine_needs_no_key(host: str, addresses: list[str]) -> None:
-    if not can(host):
+@pytest.fixture
+def host(request: pytest.FixtureRequest) -> str:
+    if not can(request.param):
         pytest.skip("this machine has no such address")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("host", LOOPBACK, indirect=True)
+def test_this_machine_needs_no_key(host: str, addresses: list[str]) -> None:
     found = called("--host", host)
     assert (found.exit_code, found.stderr, len(addresses)) == (0, "", 1)
 
 
-@pytest.mark.parametrize("host", OTHERS)
+@pytest.mark.parametrize("host", OTHERS, indirect=True)
 def test_an_address_that_others_reach_needs_a_key_or_a_word(host: str, addresses: list[str]) -> None:
-    if not can(host):
-        pytest.skip("this machine has no such address")
     found = called("--host", host)
     assert (found.exit_code, addresses) == (REFUSED, [])
     assert found.stderr == (
@@ -158,10 +158,14 @@ RIGHT = f"Bearer {KEY}"
     "path", ["/v1/models", "/metrics", "/openapi.json", "/", "/nowhere", "//health", "/health/", "/v1/completions"]
 )
 def test_every_path_but_one_needs_the_key(running: Running, path: str) -> None:
-    wrong = ((), ("Bearer wrong",), (KEY,), (f"bearer {KEY}",), ("",), ("Bearer",))
+    wrong = (
+        (),
+        *((key,) for key in (KEY, f"bearer {KEY}", "", "Bearer", "Bearer ", "Bearer wrong", "Bearer a", f"{RIGHT}s")),
+    )
     assert {status(running, path, *keys) for keys in wrong} == {401}
     assert status(running, path, RIGHT) != 401
     assert status(running, "/health") == 200
+    assert sent(running, "", "GET", path, Authorization="Bearer wrong")[2]["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize("keys", [(RIGHT, RIGHT), (RIGHT, "Bearer wrong"), ("Bearer wrong", RIGHT), ("", RIGHT)])
@@ -170,10 +174,20 @@ def test_of_two_keys_none_counts(running: Running, keys: tuple[str, ...]) -> Non
     assert status(running, "/v1/models", RIGHT) == 200
 
 
-def test_a_planted_guard_that_takes_the_last_key_is_caught(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Guard.refusal
-    monkeypatch.setattr(Guard, "refusal", lambda self, path, headers: real(self, path, list(dict(headers).items())))
-    assert status(running, "/v1/models", "Bearer wrong", RIGHT) == 200
+REFUSAL = Guard.refusal
+
+
+@pytest.mark.parametrize(
+    ("guard", "keys"),
+    [
+        (lambda self, path, headers: REFUSAL(self, path, list(dict(headers).items())), ("Bearer wrong", RIGHT)),
+        (lambda self, path, headers: None, ("Bearer wrong",)),
+    ],
+    ids=["takes the last key", "asks for nothing"],
+)
+def test_a_planted_guard_is_caught(guard: Any, keys: Any, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guard, "refusal", guard)
+    assert status(running, "/v1/models", *keys) == 200
 
 
 def test_without_a_key_every_path_is_open_and_the_bodies_are_described() -> None:

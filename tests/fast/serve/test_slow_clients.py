@@ -5,8 +5,7 @@ import logging
 import resource
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -18,8 +17,7 @@ from ssmspec_fast.serve.network.connection import Connection, check_descriptors
 from ssmspec_fast.serve.network.log import OneASecond
 from ssmspec_ref.errors import ParameterError
 
-from .serving import Ask, Running, said, serving, until
-from .test_refusals import sent
+from .serving import Ask, closed, is_open, opened, rest, said, sent, serving, until
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 WHOLE = HEAD + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
@@ -34,39 +32,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in connection.SECONDS:
         monkeypatch.setitem(connection.SECONDS, name, SHORT)
     monkeypatch.setattr(connection, "STALLED", SHORT)
-
-
-@contextmanager
-def opened(running: Running, sent: bytes = b"") -> Iterator[socket.socket]:
-    host, _, port = running.url.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as found:
-        found.sendall(sent)
-        yield found
-
-
-def rest(given: socket.socket) -> bytes:
-    """All that the server still sends, until it closes the connection."""
-    found = b""
-    try:
-        while part := given.recv(1 << 16):
-            found += part
-    except ConnectionResetError:
-        pass
-    return found
-
-
-def is_open(given: socket.socket) -> bool:
-    given.settimeout(0.01)
-    try:
-        return given.recv(1, socket.MSG_PEEK) != b""
-    except TimeoutError:
-        return True
-    except ConnectionResetError:
-        return False
-
-
-def closed(running: Running, reason: str) -> float:
-    return float(running.service.metrics.closed.labels(reason)._value.get())
 
 
 @pytest.mark.parametrize(

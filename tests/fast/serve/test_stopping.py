@@ -4,11 +4,9 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import httpx2
 import pytest
@@ -17,7 +15,7 @@ from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.serve.server import CUT
 from tests.commands import ROOT
 
-from .serving import MODEL
+from .serving import started
 
 HANGS = """
 import os, re, sys, threading, time
@@ -54,23 +52,9 @@ app()
 LONG = {"prompt": "x = ", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
 DRAIN = 2
+DRAINS = ("--drain", DRAIN)
 SLOW = 6.0
 """Seconds beyond the drain, for a machine with much to do."""
-
-
-@contextmanager
-def started(how: str, drain: int = DRAIN) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    words = ["--checkpoint", MODEL, "--port", "0", "--slots", "2", "--context", "512", "--drain", str(drain)]
-    command = [sys.executable, "-c", HANGS, how, *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            found = re.fullmatch(rf"serving {MODEL} at (http://127\.0\.0\.1:\d+)\n", line)
-            assert found, line
-            yield process, found[1]
-        finally:
-            process.kill()
 
 
 def streamed(url: str) -> str:
@@ -105,7 +89,7 @@ def stopped(process: "subprocess.Popen[str]", within: float, sig: int = signal.S
 
 
 def test_an_idle_server_ends_at_once_with_zero_whatever_is_half_sent() -> None:
-    with ExitStack() as stack, started("", 60) as (process, url):
+    with ExitStack() as stack, started(HANGS, "", "--drain", 60) as (process, url):
         held = half_sent(url, 9, stack)
         httpx2.get(f"{url}/health")
         assert stopped(process, 0, signal.SIGINT) == (0, "")
@@ -116,7 +100,7 @@ def test_an_idle_server_ends_at_once_with_zero_whatever_is_half_sent() -> None:
 
 @pytest.mark.parametrize("how", ["sleeps", pytest.param("runs", marks=pytest.mark.robust), "locks"])
 def test_an_engine_that_hangs_does_not_keep_the_process(how: str) -> None:
-    with ExitStack() as stack, started(how) as (process, url), ThreadPoolExecutor() as pool:
+    with ExitStack() as stack, started(HANGS, how, *DRAINS) as (process, url), ThreadPoolExecutor() as pool:
         half_sent(url, 3, stack)
         work = pool.submit(streamed, url)
         time.sleep(1)
@@ -131,7 +115,7 @@ def test_an_engine_that_hangs_does_not_keep_the_process(how: str) -> None:
 
 
 def test_an_event_loop_that_hangs_does_not_keep_the_process() -> None:
-    with started("loop") as (process, url), ThreadPoolExecutor() as pool:
+    with started(HANGS, "loop", *DRAINS) as (process, url), ThreadPoolExecutor() as pool:
         work = pool.submit(httpx2.get, f"{url}/v1/models/x", timeout=60)
         time.sleep(1)
         code, said = stopped(process, DRAIN)
@@ -140,7 +124,7 @@ def test_an_event_loop_that_hangs_does_not_keep_the_process() -> None:
 
 
 def test_what_is_left_after_the_drain_is_refused_and_told_by_the_exit_code() -> None:
-    with started("slow") as (process, url), ThreadPoolExecutor() as pool:
+    with started(HANGS, "slow", *DRAINS) as (process, url), ThreadPoolExecutor() as pool:
         work = [pool.submit(streamed, url) for _ in range(3)]
         time.sleep(1)
         code, said = stopped(process, DRAIN)
@@ -150,7 +134,7 @@ def test_what_is_left_after_the_drain_is_refused_and_told_by_the_exit_code() -> 
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    with started("sleeps", 600) as (process, url), ThreadPoolExecutor() as pool:
+    with started(HANGS, "sleeps", "--drain", 600) as (process, url), ThreadPoolExecutor() as pool:
         work = pool.submit(streamed, url)
         time.sleep(1)
         process.send_signal(signal.SIGTERM)

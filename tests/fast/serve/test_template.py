@@ -1,6 +1,5 @@
 """A stranger's chat template: it takes only so much time and memory, in its own process, and is read with bounds."""
 
-import json
 import os
 import threading
 import time
@@ -16,9 +15,8 @@ from ssmspec_fast.serve.chat.rendering import Rendering
 from ssmspec_fast.serve.chat.template import template_of
 from ssmspec_fast.serve.refusal import Refused
 
-from .serving import engine_of, serving
+from .serving import engine_of, sent, serving
 from .test_chat import ATTACK, TEMPLATE, folder_of
-from .test_refusals import sent
 
 TURNS = [{"role": "user", "content": "x"}]
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(9) %}{% endfor %}{% endfor %}{% endfor %}"
@@ -89,7 +87,7 @@ def test_a_module_in_the_working_folder_is_not_imported(tmp_path: Path, monkeypa
 def test_others_are_answered_while_a_template_does_not_end(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, chat_template=LOOPS)
     with serving(folder=folder, generator=engine_of(4)) as running:
-        chat = json.dumps({"messages": TURNS, "max_tokens": 2})
+        chat = {"messages": TURNS, "max_tokens": 2}
         answers = list[Any]()
         ask = threading.Thread(target=lambda: answers.append(sent(running, chat, path="/v1/chat/completions")))
         ask.start()
