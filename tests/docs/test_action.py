@@ -105,17 +105,18 @@ def test_the_action_judges_an_adapter_in_an_empty_repository(tmp_path: Path) -> 
     assert run(yours, path, source=str(tmp_path / "no.whl"), adapter="a").code == 1
 
 
+def stand_in(home: Path, line: str) -> tuple[Path, str]:
+    """A folder, and a path on which ssmspec does this, and python installs nothing."""
+    for name, does in (("ssmspec", line), ("python", f'[ "$2" = pip ] || exec {sys.executable} "$@"')):
+        (home / name).write_text(f"#!/usr/bin/env bash\n{does}\n")
+        (home / name).chmod(0o755)
+    (home / "yours").mkdir()
+    return home / "yours", os.pathsep.join([str(home), os.environ["PATH"]])
+
+
 def test_an_engine_gets_its_options_and_a_report_in_the_folder(tmp_path: Path) -> None:
     """With a command in place of ssmspec that says how it was called."""
-    for name, line in (
-        ("ssmspec", 'printf "<%s>" "$@"; exit 3'),
-        ("python", f'[ "$2" = pip ] || exec {sys.executable} "$@"'),
-    ):
-        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    folder = tmp_path / "yours"
-    folder.mkdir()
-    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    folder, path = stand_in(tmp_path, 'printf "<%s>" "$@"; exit 3')
     found = run(folder, path, engine="program:my engine", options="--model 'a b' --tier smoke")
     assert found.said == (
         "<conform><engine><--engine><program:my engine><--report><conformance-report/engine-report.json>"
@@ -125,13 +126,8 @@ def test_an_engine_gets_its_options_and_a_report_in_the_folder(tmp_path: Path) -
 
 
 def test_what_is_given_is_no_script(tmp_path: Path) -> None:
-    for name, line in (("ssmspec", "exit 0"), ("python", f'[ "$2" = pip ] || exec {sys.executable} "$@"')):
-        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
-        (tmp_path / name).chmod(0o755)
-    folder = tmp_path / "yours"
-    folder.mkdir()
+    folder, path = stand_in(tmp_path, "exit 0")
     attack = '$(touch here) `touch here` "; touch here; #'
-    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     run(folder, path, adapter=attack, options="'" + attack.replace("'", "") + "'", report=attack, extras=attack)
     assert not (folder / "here").exists()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_imports import PACKAGES
+
 ROOT = Path(__file__).parents[2]
 PAGE, CONTRIBUTING = (ROOT / "docs" / "architecture.md").read_text(), (ROOT / "CONTRIBUTING.md").read_text()
-PACKAGES = {name: ROOT / name for name in ("ssmspec_ref", "ssmspec_fast", "conformance", "property_tests", "perf_gates")}
-PACKAGES["ssmspec_kernels"] = ROOT / "kernels" / "ssmspec_kernels"
 NAMED = re.compile(rf"({'|'.join(PACKAGES)})(\.|$)")
 Arrows = set[tuple[str, str, str]]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from perf_gates.machine import kernels_hash
 from ssmspec_fast.bench import cli, report
@@ -25,6 +24,8 @@ from ssmspec_fast.layers.attention import Attention
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_ref import cost
 from ssmspec_ref.errors import ParameterError
+
+from .commands import called
 
 ROOT = Path(__file__).parents[2]
 PHASES = {"draft": 1.0, "forward": 2.0, "acceptance": 3.0, "copy": 4.0}
@@ -124,24 +125,24 @@ def test_the_command_measures_what_its_file_lacks(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("ssmspec_fast.bench.steps.measure", lambda s, model, n: measured.append(s) or time_of(s, 5.0))
     out = tmp_path / "bench.json"
     command = ["--tiny", "--out", str(out)]
-    first = CliRunner().invoke(app, [*command, "--seconds", "0"])
+    first = called(app, *command, "--seconds", 0)
     assert (first.exit_code, measured) == (cli.UNFINISHED, [])
-    whole = CliRunner().invoke(app, command)
+    whole = called(app, *command)
     assert whole.exit_code == 0
     assert whole.stdout == f"{len(measured)} steps ran, 0 failed; times of tiny models say nothing (--json)\n"
     assert re.search(rf"^4/{len(measured)}  tiny .*, about \d+ s left$", whole.stderr, re.MULTILINE)
-    assert len(json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["steps"]) == len(measured)
+    assert len(json.loads(called(app, *command, "--json").stdout)["steps"]) == len(measured)
     assert measured == list(TINY.subjects())
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert called(app, *command).exit_code == 0
     assert len(measured) == len(json.loads(out.read_text())["steps"]) == len(list(TINY.subjects()))
     beside = [["--tiny", "--method", "joint"], ["--papers", "--model", "x"]]
     for wrong in (*beside, ["--windows", "x"], ["--device", "cuda"], ["--model", "gpt", "--device", "cpu"]):
-        assert CliRunner().invoke(app, wrong).exit_code == REFUSED
+        assert called(app, *wrong).exit_code == REFUSED
 
 
 def test_without_torch_the_command_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    made = CliRunner().invoke(app, ["--tiny"])
+    made = called(app, "--tiny")
     assert made.exit_code == REFUSED
     assert "pip install '../ssmspec[torch]'" in made.output
 
@@ -168,7 +169,7 @@ def test_a_step_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) ->
         return time_of(subject, 5.0)
 
     monkeypatch.setattr("ssmspec_fast.bench.steps.measure", measured)
-    done = CliRunner().invoke(app, ["--tiny"])
+    done = called(app, "--tiny")
     assert done.exit_code == cli.FAILED
     assert "tiny joint, window of 3, batch 1, 1 emitted failed: RuntimeError: planted\n" in done.output
     assert "tiny tree, tree of 7, batch 1, 1 emitted failed" not in done.output

@@ -14,7 +14,7 @@ from perf_gates.gpu.engine.named import FORCED, Step, beam_tree, named
 from perf_gates.gpu.engine.trained import runs
 from perf_gates.verdicts import gates
 
-GATES = gates.load()
+from .gates_results import GATES, PLACES
 
 
 def host_us(step: Callable[[], object]) -> list[float]:
@@ -40,14 +40,12 @@ def test_every_step_that_gates_read_is_timed_under_its_name() -> None:
 
 
 def test_every_run_that_gates_read_with_checkpoints_is_timed() -> None:
-    places = [p for table in GATES.tables for cell in table.cells for p in (*cell.over, *cell.under)]
-    assert {p.operation for p in places if p.part == "trained"} <= runs().keys()
+    assert {p.operation for p in PLACES if p.part == "trained"} <= runs().keys()
 
 
 def test_every_kernel_that_gates_read_of_the_papers_part_is_timed() -> None:
-    places = {p for table in GATES.tables for cell in table.cells for p in (*cell.over, *cell.under) if p.part == "papers"}
     timed = {(t.model, t.operation, t.batch) for timings, _ in rehearsal.rehearse("papers") for t in timings}
-    assert {(p.shape, p.operation, p.batch) for p in places} <= timed
+    assert {(p.shape, p.operation, p.batch) for p in PLACES if p.part == "papers"} <= timed
 
 
 def test_a_name_of_no_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from perf_gates.static.compiled import Cost
 from perf_gates.verdicts import gates
 from perf_gates.verdicts.gates import GateError, Gates
 
-from .gates_results import GATES, folder
+from .gates_results import GATES, PLACES, folder
 
 PAPERS = {
     "Snakes and Ladders": [*(f"table {n}" for n in range(1, 6)), "figure 4"],
@@ -36,10 +36,9 @@ def test_every_table_and_figure_has_its_gate(paper: str, part: str) -> None:
 
 
 def test_windows_of_2_to_8_batches_to_256_and_models_to_23b_are_among_them() -> None:
-    places = [p for table in GATES.tables for cell in table.cells for p in (*cell.over, *cell.under)]
-    assert {f"snapshots of {t}" for t in (2, 4, 6, 8)} <= {p.operation for p in places}
-    assert {1, 16, 64, 256} <= {p.batch for p in places}
-    assert {"mamba2-1.3b", "mamba2-7b", "mamba2-13b", "mamba2-23b"} <= {p.shape for p in places}
+    assert {f"snapshots of {t}" for t in (2, 4, 6, 8)} <= {p.operation for p in PLACES}
+    assert {1, 16, 64, 256} <= {p.batch for p in PLACES}
+    assert {"mamba2-1.3b", "mamba2-7b", "mamba2-13b", "mamba2-23b"} <= {p.shape for p in PLACES}
 
 
 def test_a_table_that_needs_trained_weights_says_which_are_used() -> None:
@@ -58,6 +57,15 @@ def test_a_table_that_needs_trained_weights_says_which_are_used() -> None:
         ("noise = 0.02", "loudness = 0.02", "loudness"),
         ('reason = "One launch reads and writes the state once, whatever the number of tokens."', 'reason = ""', "no reason"),
         ('over = ["steps/step/1"]', "over = []", "compares nothing"),
+        ('row = "seqlen 5 over seqlen 1", ', "", "a printed figure needs its document with table or figure, its row"),
+        ('source = "Snakes and Ladders, table 1 (A10G presumed)"', 'source = "a blog"', "needs its document"),
+        ('kind = "derived", of', 'kind = "guess", of', "needs a kind"),
+        ('of = "https://github.com/vllm-project', 'of = "github.com/vllm-project', "needs its link"),
+        (
+            "figure = 2.82, ",
+            "figure = 2.82, paper = 2.82, ",
+            "a cell has a printed figure (`paper`) or another one (`figure`), not both",
+        ),
     ],
 )
 def test_a_file_that_no_gate_can_be_made_of_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:

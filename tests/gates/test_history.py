@@ -87,7 +87,7 @@ def test_the_table_tells_what_is_significant_and_counts_the_rest() -> None:
 
 
 def test_a_run_that_regressed_is_kept_only_with_a_reason(tmp_path: Path) -> None:
-    file, runner, run, slow = tmp_path / "mine" / "history.jsonl", CliRunner(), tmp_path / "run", tmp_path / "slow"
+    file, run, slow = tmp_path / "mine" / "history.jsonl", tmp_path / "run", tmp_path / "slow"
     for folder, factor in ((run, 1.0), (slow, 1.2)):
         folder.mkdir()
         for part in cli.RESULTS.glob("*.json"):
@@ -97,14 +97,13 @@ def test_a_run_that_regressed_is_kept_only_with_a_reason(tmp_path: Path) -> None
             for timing in held.get("timings", []):
                 timing["us"] *= factor
             (folder / part.name).write_text(json.dumps(held))
-    first = runner.invoke(cli.app, ["keep", str(run), "--history", str(file)])
-    assert (first.exit_code, len(history.runs(file))) == (0, 1)
-    refused = runner.invoke(cli.app, ["keep", str(slow), "--history", str(file)])
-    assert (refused.exit_code, len(history.runs(file))) == (1, 1)
-    assert "--accept --reason saves it" in refused.output
-    assert runner.invoke(cli.app, ["keep", str(slow), "--history", str(file), "--accept"]).exit_code == 2
-    kept = runner.invoke(cli.app, ["keep", str(slow), "--history", str(file), "--accept", "--reason", "another driver"])
-    assert (kept.exit_code, len(history.runs(file))) == (0, 2)
+    for of, words, code, count in (
+        (run, [], 0, 1), (slow, [], 1, 1), (slow, ["--accept"], 2, 1),
+        (slow, ["--accept", "--reason", "another driver"], 0, 2),
+    ):  # fmt: skip
+        said = CliRunner().invoke(cli.app, ["keep", str(of), "--history", str(file), *words])
+        assert (said.exit_code, len(history.runs(file))) == (code, count)
+        assert ("--accept --reason saves it" in said.output) == (code == 1)
     assert json.loads(file.read_text().splitlines()[1])["accepted"] == "another driver"
 
 

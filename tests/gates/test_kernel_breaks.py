@@ -144,14 +144,21 @@ def test_a_break_that_stands_at_no_place_any_more_has_its_module_drawn_anew(tmp_
     assert run.carried(tmp_path / "old.jsonl", tmp_path / "new.jsonl", places, 2)[0] == [kept]
 
 
+PLACE = {"module": "a", "function": "f", "kind": "sign", "old": "-x", "new": "(x)", "source": "y = -x"}
+
+
+def header_of(*anew: str) -> dict[str, Any]:
+    counts = dict.fromkeys(("seed", "places", "count", "each", "void", "killers"), 1)
+    return dict.fromkeys(("commit", "kernels"), "0") | counts | {"left_out": {}, "anew": [*anew]}
+
+
 def test_a_survivor_without_an_argument_makes_no_table() -> None:
-    place = {"module": "a", "function": "f", "kind": "sign", "old": "-x", "new": "(x)", "source": "y = -x | 1"}
+    place = PLACE | {"source": "y = -x | 1"}
     rows = [
         {**place, "name": "n", "result": "survived", "first": "survived", "tests": 4},
         {**place, "name": "m", "result": "killed", "first": "survived", "how": "assertion", "by": "tests/kernels/t.py::t"},
     ]
-    header: dict[str, Any] = dict.fromkeys(("commit", "kernels"), "0")
-    header |= dict.fromkeys(("seed", "places", "count", "each", "void", "killers"), 1) | {"left_out": {}, "anew": ["n"]}
+    header = header_of("n")
     with pytest.raises(SystemExit, match="no argument for"):
         table.table(header, rows, {})
     made = table.table(header, rows, {"n": "x is 0"})
@@ -162,13 +169,10 @@ def test_a_survivor_without_an_argument_makes_no_table() -> None:
 
 
 def test_a_survivor_that_leaves_the_machine_code_is_no_break() -> None:
-    place = {"module": "a", "function": "f", "kind": "sign", "old": "-x", "new": "(x)", "source": "y = -x"}
     alive = {"result": "survived", "first": "survived", "tests": 4}
     killed = {"result": "killed", "first": "killed", "how": "assertion", "by": "tests/kernels/t.py::t"}
-    rows = [{**place, **alive, "name": "n", "same": 2}, {**place, **alive, "name": "m"}, {**place, **killed, "name": "o"}]
-    header: dict[str, Any] = dict.fromkeys(("commit", "kernels"), "0")
-    header |= dict.fromkeys(("seed", "places", "count", "each", "void", "killers"), 1) | {"left_out": {}, "anew": []}
-    made = table.table(header, rows, {"n": "x is 0", "m": "x is 1"})
+    rows = [{**PLACE, **alive, "name": "n", "same": 2}, {**PLACE, **alive, "name": "m"}, {**PLACE, **killed, "name": "o"}]
+    made = table.table(header_of(), rows, {"n": "x is 0", "m": "x is 1"})
     assert "1 of the breaks leave the machine code as it was" in made
     assert "1 killed, 1 survived (50.0 %)" in made
     assert "| x is 0 Compiled for sm_90, 2 kernels have the same instructions. |" in made

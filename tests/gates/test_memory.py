@@ -13,7 +13,9 @@ from conformance.suite.graph.tape import TapeRecorder
 from perf_gates.gpu import memory
 from perf_gates.gpu.memory import CASES, LEAST, Bench, Case, Taken
 from ssmspec_fast.models import build
-from ssmspec_fast.operations import torch_attention
+from tests.fast.conftest import as_on_a_gpu  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 
 SMALL: dict[str, dict[str, Any]] = {
     "weights": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1},
@@ -23,11 +25,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "laws of a window": {"num_hidden_layers": 1},
 }
 FEW = {"slots": 2, "cache": 40}
-
-
-@pytest.fixture(autouse=True)
-def _reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_attention, "reach", lambda committed, capacity: capacity)  # as on a GPU
 
 
 def small(name: str) -> Case:
@@ -113,12 +110,6 @@ def test_the_command_ends_with_the_verdict(
     held = json.loads((tmp_path / "memory.json").read_text())
     assert [row["ratio"] for row in held["cases"]] == [pytest.approx(1 / share)] * len(CASES)
     assert capsys.readouterr().out.count("NOT WITHIN") == (len(CASES) if code else 0)
-
-
-def test_without_a_gpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="2"):
-        memory.main([])
 
 
 def test_what_grows_is_read_from_the_moment_that_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import pytest
 from perf_gates.gpu.one_launch import __main__ as command
 from perf_gates.gpu.one_launch import nvrtc
 from perf_gates.gpu.one_launch.shares import EARLY, QUADS, VOCABULARY, D, Share, dealt, shares
-from tests.kernels.device import COMPILED
 
 
 @pytest.mark.parametrize(("name", "total"), [("quad", QUADS), ("early", EARLY), ("out", D), ("head", VOCABULARY)])
@@ -50,11 +49,3 @@ def test_the_argument_has_the_fields_of_the_kernel_in_their_order() -> None:
 def test_the_shares_have_the_fields_of_the_kernel_in_their_order() -> None:
     body = nvrtc.source().split("struct Share { int ")[1].split(";")[0]
     assert body.split(", ") == list(Share._fields)
-
-
-@pytest.mark.skipif(COMPILED, reason="there is a GPU")
-def test_without_a_gpu_the_command_ends_before_it_writes(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(SystemExit):
-        command.main(["--out", str(tmp_path / "x.json")])
-    assert "needs one" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

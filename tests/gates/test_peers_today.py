@@ -15,15 +15,13 @@ from perf_gates.report import peers_today as report
 from perf_gates.static.shapes import BATCHES, SSD
 from perf_gates.verdicts.measured import TODAY
 
-RESULTS = Path(report.README.parent / "results")
 WORK = replace(works.WORKS[0], shapes={"one": (4, 32, 16, 2)})
 SIDES = tuple(WORK.sides)
 
 
 @pytest.fixture(autouse=True)
-def one_work(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "committed" not in request.node.name:
-        monkeypatch.setattr(report, "WORKS", (WORK,))
+def one_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "WORKS", (WORK,))
 
 
 def timing(side: str, us: float, batch: int = 1, **more: Any) -> dict[str, Any]:
@@ -36,13 +34,12 @@ def part(*rows: dict[str, Any], errors: tuple[str, ...] = ()) -> dict[str, Any]:
     return {"timings": list(rows), "errors": list(errors), "machine": head}
 
 
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    return [*report.table(report.measured(part(*rows)))]
+
+
 def all_sides(ours: float, *theirs: float) -> list[dict[str, Any]]:
     return [timing(side, us, batch) for batch in BATCHES for side, us in zip(SIDES, (ours, *theirs), strict=True)]
-
-
-def test_the_committed_page_is_that_of_the_committed_results() -> None:
-    _, said, _ = report.MADE.split(report.README.read_text())
-    assert said == report.text(RESULTS).strip(), "run `python -m perf_gates.report.peers_today perf_gates/results --write`"
 
 
 @pytest.mark.parametrize(
@@ -78,16 +75,16 @@ def test_a_side_that_was_not_measured_is_unmeasured_and_says_why() -> None:
 def test_the_fastest_of_a_cell_is_bold_and_errors_are_the_largest() -> None:
     rows = all_sides(2.0, 1.0, 3.0)
     rows[-1] |= {"used": 7.0, "states": 1e-3}
-    table = [*report.table(report.measured(part(*rows)))]
-    assert [line.count("**1.00**") for line in table[2:]] == [0, 5, 0]
-    assert "| 7.00 | 1.7e-03 | 1.0e-03 |" in table[4]
+    lines = table(rows)
+    assert [line.count("**1.00**") for line in lines[2:]] == [0, 5, 0]
+    assert "| 7.00 | 1.7e-03 | 1.0e-03 |" in lines[4]
 
 
 @pytest.mark.parametrize("far", [{"outputs": 0.05}, {"states": float("inf")}, {"outputs": float("nan")}])
 def test_a_side_that_is_far_from_float64_is_called_wrong(far: dict[str, float]) -> None:
     rows = all_sides(1.0, 2.0, 3.0)
     rows[1] |= far
-    assert [("**wrong**" in line) for line in [*report.table(report.measured(part(*rows)))][2:]] == [False, True, False]
+    assert [("**wrong**" in line) for line in table(rows)[2:]] == [False, True, False]
 
 
 def test_a_version_has_the_date_that_was_written_down_for_it_or_none() -> None:

@@ -20,7 +20,6 @@ from perf_gates.verdicts.traces import TraceError
 from ssmspec_fast.bench.models import random_model
 from ssmspec_fast.engine.traces import Exact
 
-ROOT = Path(__file__).parents[2]
 MODEL = Models(random_model("tiny", torch.float32, "cpu"), {})
 CYCLE = Text("cycle", (5, 1, 2, 3, 4, 5), (1, 2, 3, 4, 5) * 6)
 NEW = Text("new", (7, 8), tuple(range(10, 40)))
@@ -218,10 +217,7 @@ def test_the_command_refuses_what_it_cannot_measure(tmp_path: Path, capsys: pyte
         (["--part", "a"], "part a needs recorded outputs"),
         (["--part", "a", "--outputs", str(tmp_path / "no")], "is not a folder"),
         (["--minutes", "0"], "must be more than 0"),
-        (["--part", "b"], "need a GPU"),
     ):
-        if "GPU" in said and torch.cuda.is_available():
-            continue
         with pytest.raises(SystemExit):
             command.main([*given, "--out", str(tmp_path / "out")])
         assert said in capsys.readouterr().err
@@ -238,8 +234,3 @@ def test_a_part_runs_and_its_table_is_read_again(tmp_path: Path, monkeypatch: py
     assert found["rows"][0].way == "plain"
     assert "edited code" in report.text({"c": found})
     assert report.picture({"c": found}).startswith("<?xml")
-
-
-def test_the_page_holds_the_committed_tables() -> None:
-    _, said, _ = report.MADE.split((ROOT / report.PAGE).read_text())
-    assert said == report.text(report.read(command.RESULTS)).strip(), "run python -m perf_gates.real_text --table --write"

@@ -1,6 +1,5 @@
 """Cells that no timing holds: memory, counted from what the launchers take, and traffic, replayed with measured steps."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ from perf_gates.verdicts import served
 from perf_gates.verdicts.measured import At, Missing, Results
 from perf_gates.verdicts.verdict import Verdict
 
-from .gates_results import GATES, KERNELS
-from .test_verdicts import judged
+from .gates_results import GATES, judged, part, timing, written
 
 
 def test_sequences_in_a_budget_hold_their_keys_and_values_too() -> None:
@@ -40,16 +38,12 @@ def test_recurrent_memory_is_counted_from_what_the_launchers_take() -> None:
 
 def bench(path: Path, plain: float, speculative: float) -> Results:
     """Steps of the engine that grow by a tenth with each doubling of the batch. Units: microseconds."""
-    machine = {"gpu": GATES.limits.gpu, "kernels": KERNELS, "torch": GATES.limits.torch, "triton": GATES.limits.triton}
-    machine |= {"copy_bytes_per_us": 4.2e6, "empty_launch_us": 0.9}
     timings = [
-        {"model": "mamba2-2.7b", "operation": name, "batch": b, "us": us * 1.1**i, "noise": 0.001, "clock_mhz": 1980}
-        | {"weights": us * 1.1**i * 3.0e6, "bytes": us * 1.1**i * 3.1e6, "products": 10**9}
+        timing(name, us * 1.1**i, us * 1.1**i * 3.1e6, b, weights=us * 1.1**i * 3.0e6, products=10**9)
         for name, us in ((served.PLAIN, plain), (served.SPECULATIVE, speculative))
         for i, b in enumerate(served.BATCHES)
     ]
-    (path / "bench.json").write_text(json.dumps({"machine": machine, "timings": timings}))
-    return Results(path)
+    return written(path, {"bench": part(*timings, copy_bytes_per_us=4.2e6, empty_launch_us=0.9)})
 
 
 def test_traffic_is_replayed_with_the_measured_steps(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """Pairs of calls timed by a synthetic clock: the same verdict in every run, and a delay that is always caught."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +10,7 @@ import pytest
 from perf_gates.gpu.paired_timing import ImplausibleTimeError, Pair, Side, TimeGate, WrongOutputError, measure
 from perf_gates.verdicts import stable
 
-from .gates_results import GATES
-
-ROOT = Path(__file__).parents[2]
+from .gates_results import GATES, pytest_said
 
 
 class Synthetic:
@@ -108,12 +103,8 @@ def kept(path: Path, ratio: float = 1.1, verdict: str = "pass", caught: str = "F
 
 
 def test_without_a_gpu_the_core_set_fails_with_a_sentence(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "perf_gates/timed/core_set.py"]
-    command += ["--benchmark-json", str(tmp_path / "found.json")]
-    beside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    said = subprocess.run(
-        command, cwd=ROOT, env=beside | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False, timeout=200
-    )
+    words = "perf_gates/timed/core_set.py", "--benchmark-json", str(tmp_path / "found.json")
+    said = pytest_said(*words, CUDA_VISIBLE_DEVICES="")
     assert said.returncode == 1, said.stderr
     sentence = "the core set needs a GPU, and there is none"
     assert sum(line.startswith(sentence) for line in said.stdout.splitlines()) == 2 * len(GATES.core)

@@ -1,7 +1,5 @@
 """A cell has one value in every command and page, and noise excuses only a verdict that it could change."""
 
-import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,27 +17,19 @@ from perf_gates.ratchet.outcome import outcome
 from perf_gates.ratchet.rows import Row
 from perf_gates.report import kernel_table
 from perf_gates.verdicts import targets
-from perf_gates.verdicts.gates import Cell, Table
 from perf_gates.verdicts.measured import At, Results
-from perf_gates.verdicts.verdict import Verdict, judge
+from perf_gates.verdicts.verdict import Judged, Verdict, judge
 
-from .gates_results import GATES, KERNELS, folder
-
-TABLE = Table("t", "a paper, table 1", "mamba2-2.7b", "kernel", "most", "random", "Because.", ())
-CELL = Cell("c", 1.1, (At("steps", "mamba2-2.7b", "scan", 16),), (At("steps", "mamba2-2.7b", "step", 16),), 1.2)
-"""1.05 in the made run."""
-COMMITTED = Results(cli.RESULTS)
-
-Parts = dict[str, dict[str, Any]]
+from .gates_results import CELL, COMMITTED, GATES, KERNELS, TABLE, Edit, Parts, at, edited, folder, judged
 
 
-def made(path: Path, limit_path: Path, edit: Callable[[Parts], None]) -> tuple[Results, Bars]:
+def made(path: Path, limit_path: Path, edit: Edit) -> tuple[Results, Bars]:
     """The made run after an edit, with the limits of the run before it."""
     limit_path.mkdir()
     return folder(path, edit), Bars({}, "as they were", bars.times(folder(limit_path)), {"t, c": 1.05})
 
 
-def noisy(index: int, noise: float) -> Callable[[Parts], None]:
+def noisy(index: int, noise: float) -> Edit:
     """The step (0) or the scan (1) with an error."""
     return lambda parts: parts["steps"]["timings"][index].update(noise=noise)
 
@@ -68,8 +58,8 @@ def test_noise_excuses_only_a_verdict_that_it_could_change(
     index: int, sense: str, target: float, noise: float, missed: bool, verdict: Verdict, tmp_path: Path
 ) -> None:
     results, held = made(tmp_path, tmp_path / "before", noisy(index, noise))
-    row = Row(replace(TABLE, sense=sense), replace(CELL, target=target))
-    (j,) = judge(GATES, results, KERNELS, held if missed else replace(held, missed={}), [row])
+    stood = held if missed else replace(held, missed={})
+    j = judged(results, replace(TABLE, sense=sense), replace(CELL, target=target), stood=stood)
     assert j.verdict is verdict
     assert j.value == 21.0 / 20.0
     assert f"noise of {('step', 'scan')[index]} {noise:.3f}, above 0.02" in j.why
@@ -80,7 +70,7 @@ def test_noise_excuses_only_a_verdict_that_it_could_change(
 def test_an_error_that_says_nothing_leaves_every_verdict_unknown(noise: Any, tmp_path: Path) -> None:
     results, held = made(tmp_path, tmp_path / "before", noisy(1, noise))
     for target in (0.001, 1000.0):
-        (j,) = judge(GATES, results, KERNELS, held, [Row(TABLE, replace(CELL, target=target))])
+        j = judged(results, cell=replace(CELL, target=target), stood=held)
         assert j.verdict is Verdict.UNKNOWN
         assert j.why.startswith("steps holds no noise or no clock of scan")
 
@@ -95,7 +85,7 @@ def test_noise_hides_no_slower_kernel(share: float, how: str | None, tmp_path: P
     results, held = made(tmp_path, tmp_path / "before", slow)
     off = {m.name: m.how for m in bars.moved(held, bars.times(results), GATES.limits, GATES.slacks)}
     assert off.get("steps/mamba2-2.7b/scan/16") == how
-    (j,) = judge(GATES, results, KERNELS, replace(held, missed={}), [Row(TABLE, replace(CELL, target=100.0))])
+    j = judged(results, cell=replace(CELL, target=100.0), stood=replace(held, missed={}))
     assert j.verdict is {None: Verdict.PASS, "noisy": Verdict.UNKNOWN, "slower": Verdict.FAIL}[how]
     assert any("steps/mamba2-2.7b/scan/16" in line for line in outcome(GATES, results, KERNELS, held).reds) is bool(how)
 
@@ -106,33 +96,17 @@ def test_noise_of_a_time_does_not_touch_a_size(tmp_path: Path) -> None:
             timing.update(memory=memory, noise=0.5)
 
     results = folder(tmp_path, sized)
-    held = Bars({}, "as they are", bars.times(results))
-    (j,) = judge(GATES, results, KERNELS, held, [Row(replace(TABLE, kind="memory"), replace(CELL, target=1.6))])
+    j = judged(results, replace(TABLE, kind="memory"), replace(CELL, target=1.6))
     assert (j.verdict, j.value, j.why) == (Verdict.PASS, 1.5, "")
-
-
-def edited(path: Path, edit: Callable[[dict[str, Any]], None], of: At) -> Results:
-    """The committed results with one measurement changed."""
-    path.mkdir()
-    for file in cli.RESULTS.glob("*.json"):
-        shutil.copy(file, path)
-    file = path / f"{of.part}.json"
-    found = json.loads(file.read_text())
-    (timing,) = [
-        t for t in found["timings"] if (t["model"], t["operation"], t["batch"]) == (of.shape, of.operation, of.batch)
-    ]
-    edit(timing)
-    file.write_text(json.dumps(found))
-    return Results(path)
 
 
 def test_a_latency_under_load_whose_steps_are_noisy_is_unknown(tmp_path: Path) -> None:
     rows = [Row(t, c) for t in GATES.tables for c in t.cells if c.over[0].part == "traffic" == c.under[0].part]
     assert rows
-    at = At("bench", rows[0].cell.over[0].shape, "plain, window of 1", 4)
-    results = edited(tmp_path / "run", lambda timing: timing.update(noise=0.03), at)
+    place = At("bench", rows[0].cell.over[0].shape, "plain, window of 1", 4)
+    results = edited(tmp_path / "run", at(place, lambda timing: timing.update(noise=0.03)))
     found = list(judge(GATES, results, kernels_hash(), bars.read(), rows))
-    noisy = [j for j in found if j.cell.over[0].shape == at.shape]
+    noisy = [j for j in found if j.cell.over[0].shape == place.shape]
     assert {j.verdict for j in noisy} == {Verdict.UNKNOWN}
     assert all("noise of plain, window of 1 0.030" in j.why for j in noisy)
 
@@ -172,42 +146,47 @@ def test_page_and_verdicts_give_each_cell_one_value_and_one_verdict() -> None:
         assert (float(value), verdict) == (pytest.approx(j.value, abs=0.0051), j.verdict.value)
 
 
+PLAIN_STEP = "plain step, bytes / time in copy, mamba2-2.7b, batch 64"
+
+
+def times(factor: float) -> Callable[[dict[str, Any]], None]:
+    return lambda timing: timing.update(us=factor * timing["us"])
+
+
+def cell_of(results: Results, name: str) -> Judged:
+    (found,) = [j for j in outcome(GATES, results, kernels_hash(), bars.read()).judged if j.cell.at == name]
+    return found
+
+
 PARTS_OF_A_STEP = ("steps", "buffered", "peers", "papers")
 
 
 @pytest.mark.parametrize("part", PARTS_OF_A_STEP)
 def test_a_cell_measured_in_several_parts_has_the_worse_value_everywhere(part: str, tmp_path: Path) -> None:
     """Whichever part is the slow one: the table of the kernels, the verdicts and `why` say the same."""
-    at = At(part, "mamba2-2.7b", "step, ours" if part == "peers" else "step", 64)
-    results = edited(tmp_path / "run", lambda timing: timing.update(us=1.2 * timing["us"]), at)
-    name = "plain step, bytes / time in copy, mamba2-2.7b, batch 64"
-    (j,) = [j for j in outcome(GATES, results, kernels_hash(), bars.read()).judged if j.cell.at == name]
-    worse = results.copy_us(At("steps", at.shape, "step", 64)) / results.us(at)
+    place = At(part, "mamba2-2.7b", "step, ours" if part == "peers" else "step", 64)
+    results, name = edited(tmp_path / "run", at(place, times(1.2))), PLAIN_STEP
+    j = cell_of(results, name)
+    worse = results.copy_us(At("steps", place.shape, "step", 64)) / results.us(place)
     assert j.value == pytest.approx(worse)
     assert j.value < j.target
     assert "unstable: step of mamba2-2.7b at 64 took" in j.unstable
-    assert shown(kernel_table.text(results))["plain step, bytes / time in copy", at.shape, "64"][0] == f"{worse:.2f}"
+    assert shown(kernel_table.text(results))["plain step, bytes / time in copy", place.shape, "64"][0] == f"{worse:.2f}"
     said = CliRunner().invoke(cli.app, ["why", name, "--results", str(tmp_path / "run")]).output
     assert f"figure    {worse:.6g}" in said
 
 
 def test_every_launch_that_two_parts_measure_is_compared_not_the_plain_step_alone(tmp_path: Path) -> None:
-    at = At("papers", "mamba2-2.7b", "verify 6, 4 advanced, L=22, aligned", 64)
-    results = edited(tmp_path / "run", lambda timing: timing.update(us=1.2 * timing["us"]), at)
-    name = "verification of 6, 4 advanced, L = 22, aligned: over a step, mamba2-2.7b, batch 64"
-    (j,) = [j for j in outcome(GATES, results, kernels_hash(), bars.read()).judged if j.cell.at == name]
+    place = At("papers", "mamba2-2.7b", "verify 6, 4 advanced, L=22, aligned", 64)
+    results = edited(tmp_path / "run", at(place, times(1.2)))
+    j = cell_of(results, "verification of 6, 4 advanced, L = 22, aligned: over a step, mamba2-2.7b, batch 64")
     assert "unstable: verify 6" in j.unstable
-    fastest = min(results.us(step) for step in targets.steps(at.shape, 64))
-    assert j.value == pytest.approx(results.us(at) / fastest)
+    fastest = min(results.us(step) for step in targets.steps(place.shape, 64))
+    assert j.value == pytest.approx(results.us(place) / fastest)
 
 
 def test_a_faster_time_in_another_part_makes_no_judged_value_better(tmp_path: Path) -> None:
-    at = At("buffered", "mamba2-2.7b", "step", 64)
-    results = edited(tmp_path / "run", lambda timing: timing.update(us=0.8 * timing["us"]), at)
-    name = "plain step, bytes / time in copy, mamba2-2.7b, batch 64"
-    before, after = (
-        next(j for j in outcome(GATES, run, kernels_hash(), bars.read()).judged if j.cell.at == name)
-        for run in (COMMITTED, results)
-    )
+    faster = edited(tmp_path / "run", at(At("buffered", "mamba2-2.7b", "step", 64), times(0.8)))
+    before, after = (cell_of(run, PLAIN_STEP) for run in (COMMITTED, faster))
     assert after.value == before.value
     assert "unstable" in after.unstable

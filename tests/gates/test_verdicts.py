@@ -1,35 +1,19 @@
 """A verdict is what it should be, and the table shows it on the right side of its target."""
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perf_gates.ratchet import bars
-from perf_gates.ratchet.bars import Bars
 from perf_gates.ratchet.rows import Row
 from perf_gates.report import paper_table
 from perf_gates.verdicts import gates
-from perf_gates.verdicts.gates import Cell, Gates, Table
-from perf_gates.verdicts.measured import At, Results
+from perf_gates.verdicts.gates import Cell
+from perf_gates.verdicts.measured import Results
 from perf_gates.verdicts.verdict import Judged, Verdict, judge
 
-from .gates_results import GATES, KERNELS, folder
-
-TABLE = Table("t", "a paper, table 1", "mamba2-2.7b", "kernel", "most", "random", "Because.", (), bounds="bound by something")
-CELL = Cell("c", 1.1, (At("steps", "mamba2-2.7b", "scan", 16),), (At("steps", "mamba2-2.7b", "step", 16),), 1.2)
-
-
-def bars_of(results: Results, *missed: str) -> Bars:
-    return Bars({}, "as they are", bars.times(results), dict.fromkeys(missed, 0.0))
-
-
-def judged(results: Results, table: Table = TABLE, cell: Cell = CELL, of: Gates = GATES, stood: Bars | None = None) -> Judged:
-    (found,) = judge(of, results, KERNELS, stood or bars_of(results), [Row(table, cell)])
-    return found
+from .gates_results import CELL, GATES, KERNELS, TABLE, Edit, bars_of, folder, judged, part, timing, written
 
 
 def test_a_cell_that_holds_passes_and_shows_its_floor(tmp_path: Path) -> None:
@@ -53,11 +37,11 @@ def test_a_cell_within_the_error_of_its_target_does_not_pass(tmp_path: Path) -> 
     assert judged(results, cell=replace(CELL, target=float("nan"))).verdict is Verdict.FAIL
 
 
-def set_machine(part: str, **values: Any) -> Callable[[dict[str, Any]], None]:
+def set_machine(part: str, **values: Any) -> Edit:
     return lambda parts: parts[part]["machine"].update(values)
 
 
-def set_timing(part: str, index: int, **values: Any) -> Callable[[dict[str, Any]], None]:
+def set_timing(part: str, index: int, **values: Any) -> Edit:
     return lambda parts: parts[part]["timings"][index].update(values)
 
 
@@ -102,14 +86,9 @@ def test_tau_multiplies_and_the_floor_of_a_speed_up_is_that_of_the_bytes(tmp_pat
 
 def steps(path: Path, **changed: Any) -> Results:
     """A plain step and a window of a model whose weights take 1000 us and whose states take 100 us at copy bandwidth."""
-    machine = {"gpu": GATES.limits.gpu, "kernels": KERNELS, "copy_bytes_per_us": 1e6, "empty_launch_us": 1.0}
-    machine |= {"torch": GATES.limits.torch, "triton": GATES.limits.triton}
-    common = {"model": "mamba2-2.7b", "batch": 1, "noise": 0.001, "clock_mhz": 1980, "weights": 10**9}
-    plain = common | {"operation": "plain, window of 1", "us": 1500.0, "bytes": 1_100_000_000, "products": 10**9}
-    window = common | {"operation": "replay, window of 7", "us": 1800.0, "bytes": 1_200_000_000, "products": 7 * 10**9}
-    timings = [plain, window | changed]
-    (path / "bench.json").write_text(json.dumps({"machine": machine, "complete": True, "errors": [], "timings": timings}))
-    return Results(path)
+    plain = timing("plain, window of 1", 1500.0, 1_100_000_000, 1, weights=10**9, products=10**9)
+    window = timing("replay, window of 7", 1800.0, 1_200_000_000, 1, weights=10**9, products=7 * 10**9)
+    return written(path, {"bench": part(plain, window | changed)})
 
 
 STEPS = replace(TABLE, kind="step")

@@ -1,9 +1,7 @@
 """pytest-benchmark as its users know it: real rounds, groups, JSON, and a comparison that fails where a side is slower."""
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from perf_gates.gpu_gates import core_part
 from perf_gates.ratchet import bars
 from perf_gates.ratchet.bars import Bar, Bars
 from perf_gates.verdicts.gates import load
+from tests.gates.gates_results import pytest_said
 
-ROOT = Path(__file__).parents[3]
 BODY = '''
 import json, os, random
 from pathlib import Path
@@ -72,10 +70,7 @@ def benchmarked(
     """The body above in a process of its own, as a user runs it."""
     (folder / "test_stand_in.py").write_text(BODY)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    beside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    env = beside | {"MACHINE": json.dumps(machine), "SLOWER": str(slower)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_stand_in.py", *options]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=200)
+    return pytest_said("test_stand_in.py", *options, at=folder, MACHINE=json.dumps(machine), SLOWER=str(slower))
 
 
 def test_rounds_are_real_grouped_and_hold_the_ratio_pair_by_pair(tmp_path: Path, machine: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """The verdicts hold: green on the committed results, red on each edit that would hide a regression."""
 
-import copy
-import json
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -15,26 +13,12 @@ from perf_gates.digest import texts
 from perf_gates.machine import kernels_hash
 from perf_gates.ratchet import accepting, bars, baselines, peers
 from perf_gates.ratchet.outcome import Outcome, outcome
-from perf_gates.verdicts import gates
 from perf_gates.verdicts.measured import FURTHER, PARTS, TODAY, At, Results
 from perf_gates.verdicts.value import sources
 from perf_gates.verdicts.verdict import Verdict
+from tests.gates.gates_results import COMMITTED, GATES, Edit, Parts, edited
 
-GATES = gates.load()
-COMMITTED = Results(cli.RESULTS)
 BARS = bars.read()
-
-Parts = dict[str, dict[str, Any]]
-Edit = Callable[[Parts], None]
-
-
-def edited(folder: Path, edit: Edit) -> Results:
-    """The committed results after an edit, in a folder of their own."""
-    parts = copy.deepcopy(COMMITTED.parts)
-    edit(parts)
-    for part, found in parts.items():
-        (folder / f"{part}.json").write_text(json.dumps(found))
-    return Results(folder)
 
 
 def judged(results: Results) -> Outcome:
@@ -312,10 +296,8 @@ def test_a_peer_of_another_version_is_never_green(version: str | None, tmp_path:
 def test_a_named_version_is_judged_and_accepted(tmp_path: Path) -> None:
     same_one, other = edited(tmp_path, peer_version(HELD)), peer_version("5.24.0")
     assert judged(same_one).reds == []
-    (tmp_path / "other").mkdir()
     made = accepting.accepted(GATES, edited(tmp_path / "other", other), kernels_hash(), BARS, "a new version")
     assert made.peers == BARS.peers | {"bench": {"transformers": "5.24.0"}}
-    (tmp_path / "unnamed").mkdir()
     with pytest.raises(accepting.NotAcceptedError, match="bench timed transformers unknown"):
         accepting.accepted(GATES, edited(tmp_path / "unnamed", peer_version(None)), kernels_hash(), BARS, "none named")
 

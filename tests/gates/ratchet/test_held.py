@@ -1,22 +1,16 @@
 """What an audit found is held: each point names a test that exists, or says why it is unmeasured."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perf_gates.gpu.sides import tokens
-from perf_gates.verdicts import gates
+from tests.gates.gates_results import GATES, ROOT, pytest_said
 
-ROOT = Path(__file__).parents[3]
 POINTS: list[dict[str, Any]] = tomllib.loads((ROOT / "perf_gates" / "held.toml").read_text())["point"]
-GATES = gates.load()
 
 
 def exists(name: str) -> bool:
@@ -62,10 +56,7 @@ def test_the_column_of_2_3b_says_which_model_stands_in() -> None:
 
 def test_a_run_on_a_gpu_ends_with_what_is_skipped_and_why() -> None:
     """Collected as on a GPU, of which nothing is asked for: counting and planting are skipped, each with its reason."""
-    env = os.environ | {"SSMSPEC_KERNELS_DEVICE": "meta"}
-    beside = {name: value for name, value in env.items() if not name.startswith("PYTEST_XDIST")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels/test_core_sides.py"]
-    said = subprocess.run(command, cwd=ROOT, env=beside, capture_output=True, text=True, check=False, timeout=250)
+    said = pytest_said("tests/kernels/test_core_sides.py", SSMSPEC_KERNELS_DEVICE="meta")
     assert "skipped on a GPU" in said.stdout, said.stdout[-800:] + said.stderr[-400:]
     assert re.search(r"^19: needs no GPU", said.stdout, re.MULTILINE)
 
