@@ -1,15 +1,13 @@
 """How many launches a step makes, counted without a device; what waits for a value or follows its shape cannot be counted."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perf_gates.verdicts import gates
+
+from .child import output_of
 
 pytest.importorskip("triton")
 
@@ -20,11 +18,7 @@ LIMITS = {limit.step: limit for limit in GATES.launches}
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    script = Path(__file__).with_name("launches.py")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return json.loads(output_of("launches.py", without="TRITON_INTERPRET"))
 
 
 def test_every_method_has_its_limits(found: dict[str, Any]) -> None:

@@ -1,9 +1,6 @@
 """The memory of an engine on a GPU, counted without one: the counter against real peaks, its figures against an H200's."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,8 @@ from ssmspec_fast.models import build, memory
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.models.counting import WORKSPACE, Counting, Segments, counted, without_launches
 
+from .child import output_of
+from .memory_counted import several
 from .test_memory_stated import CASES, GIVES_BACK, folder_of
 
 pytest.importorskip("triton")
@@ -186,43 +185,11 @@ def test_launches_are_left_out_in_this_thread_alone() -> None:
     assert kernel.launched == 2
 
 
-def several(n: int) -> Tensor:
-    """Views, results that replace others, and pieces that are kept: at most 5 n numbers of 8 bytes, and a few more."""
-    x = torch.zeros(n, dtype=torch.float64)
-    kept = [x[: n // 2] + 1, x.view(2, -1).t().contiguous()]
-    y = torch.where(x > 0, x, torch.cat(kept[:1] * 2))
-    del x
-    kept.append(torch.gather(y, 0, torch.arange(n // 4)))
-    y = y * 2
-    return torch.cat([y, *kept[::2]]).cumsum(0)
-
-
 def test_the_counter_is_the_peak_of_a_process() -> None:
     """A child of at least 500 MB: what its peak grows by, and what the counter says, within a hundredth."""
-    words = [sys.executable, "-c", CHILD.format(root=Path(__file__).parents[2])]
-    done = subprocess.run(words, env=os.environ | GIVES_BACK, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found = json.loads(output_of("memory_counted.py", seconds=100, **GIVES_BACK))
     assert found["grown"] >= 500e6, found
     assert found["counted"] == pytest.approx(found["grown"], rel=0.01), found
-
-
-CHILD = """
-import json, sys
-from pathlib import Path
-sys.path.insert(0, "{root}")
-import torch
-from ssmspec_fast.models.counting import Counting
-from tests.fast.memory_taken import rss
-from tests.fast.test_memory_gpu import several
-with Counting(real=True):
-    several(1000)
-Path("/proc/self/clear_refs").write_text("5")
-before = rss("VmRSS")
-with Counting(real=True) as counting:
-    several(13_000_000)
-print(json.dumps({{"grown": rss("VmHWM") - before, "counted": counting.peak}}))
-"""
 
 
 def test_the_counter_is_the_peak_of_the_allocator() -> None:

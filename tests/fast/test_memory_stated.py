@@ -6,9 +6,6 @@ to 1.14 of what was stated, from one start to the next. So the measured process 
 stated."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from ssmspec_fast.models import build
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.models.memory import Counting, counting_operations, run_bytes
 
+from .child import output_of
 from .models import data
 
 WIDE = {"hidden_size": 256, "intermediate_size": 24576, "num_hidden_layers": 1, "vocab_size": 256}
@@ -56,11 +54,8 @@ def folder_of(home: Path, name: str, change: dict[str, Any]) -> Path:
 def test_the_peak_of_a_process_is_what_was_stated(case: str, tmp_path: Path) -> None:
     name, change, options, tokens, budget = CASES[case]
     folder = folder_of(tmp_path / "m", name, change)
-    words = [sys.executable, str(Path(__file__).parent / "memory_taken.py"), str(folder), json.dumps(options)]
-    words += [str(tokens), str(budget)]
-    done = subprocess.run(words, env=os.environ | GIVES_BACK, capture_output=True, text=True, timeout=250, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    words = folder, json.dumps(options), tokens, budget
+    found = json.loads(output_of("memory_taken.py", *words, seconds=250, **GIVES_BACK))
     assert found["grown"] >= 500e6, found
     assert found["stated"] == pytest.approx(found["grown"], rel=0.05), found
 

@@ -5,11 +5,7 @@ float32 both generate greedily, and a token that differs must be a near tie of t
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +25,8 @@ from ssmspec_fast.training.loop import stage_name
 from ssmspec_fast.training.recipes import RECIPES
 from ssmspec_ref.near_ties import first_difference, near_tie
 
+from .child import output_of
+from .runs import apart
 from .shipped import BUDGET, NAMES, SHIPPED, TARGETS, TEXT
 
 RELATIVE = 1e-9
@@ -42,13 +40,11 @@ def weights(name: str) -> int:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     file = tmp_path_factory.mktemp("shipped") / "expected.safetensors"
-    command = [sys.executable, str(Path(__file__).with_name("shipped.py")), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    output_of("shipped.py", file)
     return load_file(file)
 
 
-def logits(name: str, plant: bool = False) -> np.ndarray:
+def logits(name: str, plant: bool = False) -> torch.Tensor:
     """The engine's, in float64, after every token of the text."""
     model, ids = load(SHIPPED / name, torch.float64), Tokenizer(SHIPPED / name).encode(TEXT)
     if plant:
@@ -57,19 +53,16 @@ def logits(name: str, plant: bool = False) -> np.ndarray:
     sequences = new_sequences(1, len(ids) + 1, (), (), "cpu")
     with torch.no_grad():
         feed = decoder.feed(Window(torch.tensor([ids]), torch.tensor([0])), sequences)
-        return decoder.verify(feed)[0].double().numpy()
+        return decoder.verify(feed)[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_equal_those_of_transformers(name: str, expected: dict[str, np.ndarray]) -> None:
-    wanted = expected[f"{name}.float64"]
-    error = np.max(np.abs(logits(name) - wanted)) / np.max(np.abs(wanted))
-    assert error <= RELATIVE, f"{name}: relative error {error:.1e} above {RELATIVE:.0e}"
+    assert apart(logits(name), expected[f"{name}.float64"]) <= RELATIVE
 
 
 def test_a_planted_weight_that_is_a_millionth_off_is_seen(expected: dict[str, np.ndarray]) -> None:
-    wanted = expected["mamba2.float64"]
-    assert np.max(np.abs(logits("mamba2", plant=True) - wanted)) > RELATIVE * np.max(np.abs(wanted))
+    assert apart(logits("mamba2", plant=True), expected["mamba2.float64"]) > RELATIVE
 
 
 @pytest.mark.parametrize("name", TARGETS)
