@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 
 from conformance.judge.verdict import judge
 from conformance.run.known import read_known
@@ -15,13 +14,14 @@ from conformance.run.results import Setting
 from conformance.run.runner import run
 from ssmspec_fast.adapters.decoder import Decoding
 from ssmspec_fast.adapters.engine import operations_of
-from ssmspec_fast.methods import activation_replay, replay_buffer
+from ssmspec_fast.methods import activation_replay
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.joint import Joint
 from ssmspec_fast.methods.replay_buffer import ReplayBuffer
-from ssmspec_fast.methods.snapshots import Snapshots
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_ref.contract import Adapter, Capability, Limits, NumericContract, Subject, Verdict
+
+from .rollbacks import FAULTS, ROLLBACKS
 
 EVERY = 14
 """One case in so many is judged here; all are by `ssmspec conform run --adapter ssmspec_fast`."""
@@ -52,56 +52,36 @@ def jobs_of(make: Any, operation: str, drafts: int = 1) -> list[Job]:
 OPERATIONS = operations_of(bitwise=True)
 
 
-class KeepsRejected(Snapshots):
-    """One rejected token stays in the window of the convolution."""
-
-    def commit(self, pools: Any, feed: Any, verdict: Any, operations: Any) -> None:
-        super().commit(pools, feed, verdict, Late(operations, feed.tokens.shape[1]))
-
-
-class Late:
-    """Operations whose commit takes one token too many, as long as there is one."""
-
-    def __init__(self, operations: Any, t: int) -> None:
-        self.operations, self.t = operations, t
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.operations, name)
-
-    def conv_commit(self, M: Any, u: Any, *, advanced: Any, slots: Any) -> None:
-        more = torch.where(advanced > 0, (advanced + 1).clamp_max(self.t), 0)
-        self.operations.conv_commit(M, u, advanced=more, slots=slots)
-
-
 def test_planted_rejected_token_in_the_window_of_the_convolution_is_caught_by_name() -> None:
-    found = run(jobs_of(lambda t: KeepsRejected(), "speculate.chain")[:1], [], Setting({"planted": read_known("planted")}))
+    found = run(
+        jobs_of(lambda t: ROLLBACKS["keeps one rejected input"](), "speculate.chain")[:1],
+        [],
+        Setting({"planted": read_known("planted")}),
+    )
     assert [(each.operation, each.failing) for each in found.diagnoses] == [("speculate.chain", "bound")]
     assert found.results[0].message.startswith("M after window")
 
 
-FAULTS: dict[str, tuple[str, Any]] = {
-    "path as a prefix": ("speculate.tree", lambda t: Tree()),
-    "ring that is never flushed": ("speculate.chain", lambda t: ReplayBuffer(2 * t)),
-    "other draft": ("speculate.chain", lambda t: ActivationReplay(2)),
-    "lag forgotten": ("speculate.chain", lambda t: Joint()),
-    "nothing replayed": ("speculate.chain", lambda t: ActivationReplay()),
-}
+PLANTED: dict[str, tuple[str, Any, tuple[Any, str, Any]]] = {
+    "path as a prefix": ("speculate.tree", lambda t: Tree(), FAULTS["a path as a prefix"][1:]),
+    "ring that is never flushed": (
+        "speculate.chain", lambda t: ReplayBuffer(2 * t), FAULTS["a ring that is never flushed"][1:]
+    ),
+    "other draft": (
+        "speculate.chain",
+        lambda t: ActivationReplay(2),
+        (activation_replay, "along", lambda x, entries, path: x[entries // 2 * 2, path]),
+    ),
+    "lag forgotten": ("speculate.chain", lambda t: Joint(), (Joint, "settle", lambda self, pools, slots, *rest: None)),
+    "nothing replayed": ("speculate.chain", lambda t: ActivationReplay(), (ActivationReplay, "replay", lambda *args: None)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", ["none", *FAULTS])
+@pytest.mark.parametrize("fault", ["none", *PLANTED])
 def test_planted_faults_of_methods_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    match fault:
-        case "path as a prefix":
-            monkeypatch.setattr(activation_replay, "along", lambda x, entries, path: x[entries[:, 0], : path.shape[1]])
-        case "ring that is never flushed":
-            monkeypatch.setattr(replay_buffer, "is_due", lambda held, window, entries: held > 99)
-        case "other draft":
-            monkeypatch.setattr(activation_replay, "along", lambda x, entries, path: x[entries // 2 * 2, path])
-        case "lag forgotten":
-            monkeypatch.setattr(Joint, "settle", lambda self, pools, slots, *rest: None)
-        case "nothing replayed":
-            monkeypatch.setattr(ActivationReplay, "replay", lambda *args: None)
-    for operation, make in FAULTS.values() if fault == "none" else [FAULTS[fault]]:
+    if fault != "none":
+        monkeypatch.setattr(*PLANTED[fault][2])
+    for operation, make, _ in PLANTED.values() if fault == "none" else [PLANTED[fault]]:
         jobs = jobs_of(make, operation, 2 if fault == "other draft" else 1)
         found = {judge(job.specification, job.capability, job.case).verdict for job in jobs}
         assert (Verdict.FAIL in found) == (fault != "none")

@@ -17,11 +17,9 @@ from conformance.run.load import load
 from conformance.run.plan import Job, Selection, plan
 from conformance.suite import SPECIFICATIONS
 from conformance.suite.recurrences import KINDS
-from property_tests.drawing.models import Spec, build
 from property_tests.laws.recurrence_laws import LAWS
 from property_tests.laws.relations import given_of
-from property_tests.sessions.session import Deviation, Session
-from ssmspec_fast.adapters import sequences
+from property_tests.sessions.session import Deviation
 from ssmspec_ref import error_bounds, tree
 from ssmspec_ref.contract import FLOAT64, OPERATIONS, Limits, Verdict
 from ssmspec_ref.layers import layer as layers
@@ -29,6 +27,7 @@ from ssmspec_ref.layers.mixer import new_state
 from ssmspec_ref.layers.recurrences import RECURRENCES
 from ssmspec_ref.model import tiny
 from ssmspec_ref.records import each
+from tests.fast.recurrence_runs import played, session
 from tests.seam.retention import ROWS, engine, registered
 
 NAME = "retention"
@@ -138,23 +137,9 @@ def test_the_laws_hold_for_it(law: Any) -> None:
             law.holds(given_of(NAME, subject, family, seed))
 
 
-def session(method: str) -> Session:
-    spec = Spec((NAME, "attention"), 1, 4, (("decay", "normal"),))
-    assert build(spec).blocks
-    return Session(sequences.adapter(), [f"{method}; torch"], spec.words(), slots=2, window=4, cache=24)
-
-
-def played(made: Session) -> None:
-    made.prefill(0, [[1, 2, 3], [3]], [0, 1])
-    for tokens in ([[2, 1, 0], [1, 1, 3]], [[1, 3, 3], [2, 0, 1]]):
-        roots = [made.rooms[0][slot][-1] for slot in (0, 1)]
-        made.verify(0, [[root, *row[1:]] for root, row in zip(roots, tokens, strict=True)], [0, 1])
-        made.commit([[0, 1], [0]], [2, 1], [0, 1], [1, 2])
-
-
 @pytest.mark.parametrize("method", ["snapshots", "joint", "activation replay", "replay buffer"])
 def test_sessions_of_its_models_are_plain_decoding(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    played(session(method))
+    played(session(NAME, method, {"decay": "normal"}))
     monkeypatch.setattr(engine.Retention, "step", twice)
     with pytest.raises(Deviation):
-        played(session(method))
+        played(session(NAME, method, {"decay": "normal"}))
