@@ -71,8 +71,27 @@ class Case:
 
     def call(self, kernel: Any, **changes: Any) -> Tensor:
         o = self.options
-        named = {"slots": self.slots, "out": self.out, "l2_norm": o.l2_norm, "scale": o.scale, **self.extra, **changes}
-        return kernel(S=self.S, q=self.q, k=self.k, v=self.v, g=self.g, beta=self.beta, **named)
+        named = {"slots": self.slots, "l2_norm": o.l2_norm, "scale": o.scale, **self.extra, **changes}
+        return kernel(**{**self.tensors, **named})
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What a launch reads and writes, but for parameters and indices."""
+        return {name: getattr(self, name) for name in ("S", "q", "k", "v", "g", "beta", "out")}
+
+    def whole(self) -> dict[str, Tensor]:
+        """All that lies around and between the tensors too, as it is now."""
+        return {name: whole(x).clone() for name, x in self.tensors.items()}
+
+    def check_untouched(self, before: dict[str, Tensor]) -> None:
+        """Assert that all is as it was."""
+        for name, x in self.whole().items():
+            assert untouched(before[name], x), f"{name} was written where it must not be"
+
+    @property
+    def named(self) -> Array:
+        """The slots of the rows that are not padding."""
+        return self.slots.numpy()[self.rows]
 
     @property
     def rows(self) -> Array:
@@ -81,7 +100,7 @@ class Case:
 
     def state(self) -> Array:
         """S of the live rows, as the oracle takes it."""
-        return doubles(self.S)[self.slots.numpy()[self.rows]]
+        return doubles(self.S)[self.named]
 
     def window(self) -> tuple[DeltaWindow, dict[str, Array]]:
         """The oracle's window of the live rows, and what its gates are wrong by when the kernel forms them."""

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from ssmspec_kernels.delta.ring.delta_ring import Ring
+from ssmspec_kernels.shared import cursors
 from ssmspec_ref import error_bounds as eb
+from ssmspec_ref.backtrack.replay_buffer import ReplayBuffer
 from ssmspec_ref.delta import DeltaWindow
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.records import concat, each
 from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
+from tests.kernels import delta_checks
 from tests.kernels.delta_cases import Case, Options
 from tests.kernels.tensors import room
 
@@ -32,6 +35,13 @@ def ring_of(o: Options, capacity: int, u: torch.dtype, seed: int = 0) -> Ring:
 
 def tensors(ring: Ring) -> dict[str, Tensor]:
     return {"ring.u": ring.u, "ring.k": ring.k, "ring.g": ring.g, "origin": ring.origin, "held": ring.held}
+
+
+def check_moved(case: Case, ring: Ring, run: Callable[[], object], expected: int, reads: int, writes: int) -> None:
+    """As `delta_checks.check_moved`, with the entries of a ring; its cursors do not count."""
+    entries = tensors(ring)
+    apart = {name: entries.pop(name) for name in ("origin", "held")}
+    delta_checks.check_moved(case, run, expected, reads, writes, entries, **apart)
 
 
 class Oracle:
@@ -117,7 +127,72 @@ def check_far_rows(launch: Callable[..., object], t: int, capacity: int, **optio
     assert not torch.equal(before, near.S)
 
 
-def row(case: Case, i: int, length: int) -> tuple[DeltaWindow, dict[str, Array]]:
+def advanced(o: Options, rng: np.random.Generator, n: int, step: bool) -> tuple[Tensor, Tensor]:
+    """Lengths, shorter or 0 in every third window, and how many tokens are accepted: all in the second, and every step."""
+    if step:
+        each_one = torch.tensor([int((n + r) % 3 != 2) for r in range(o.b)], dtype=torch.int32)
+        return each_one, each_one
+    lengths = rng.integers(0, o.t + 1, o.b) if n % 3 == 2 else np.full(o.b, o.t)
+    took = lengths if n == 1 else rng.integers(np.minimum(1, lengths), lengths + 1)
+    return torch.from_numpy(lengths), torch.from_numpy(took)
+
+
+def check_windows(
+    launch: Any, o: Options, capacity: int, u: str, windows: int = 6, step: bool = False, **changes: Any
+) -> None:
+    """Outputs, checkpoints and cursors beside the oracle, window after window; all else of pool and ring as it was.
+
+    A window flushes what was held before it, a `step` of standard decode a ring that it fills.
+    """
+    rng, first, ring = np.random.default_rng(o.seed), cases.draw(o), ring_of(o, capacity, TYPES[u])
+    oracles = [Oracle(o, first.state()[i : i + 1], ring=u) for i in range(len(first.rows))]
+    dead = untouchables(first, ring)
+    for n in range(windows):
+        case, (lengths, took) = window_case(first, o, n), advanced(o, rng, n, step)
+        absent(case, lengths)
+        before, blank, rest, behind = case.S.clone(), case.out.clone(), kept(ring), ring.origin + ring.held
+        case.call(launch, ring=ring, lengths=lengths, **changes)
+        rule: dict[str, Any] = {"capacity": capacity, "slots": case.slots, "lengths": lengths}
+        if step:
+            cursors.commit_step(ring.origin, ring.held, rows=o.b, **rule)
+        else:
+            cursors.commit_window(ring.origin, ring.held, took, window=o.t, **rule)
+        for oracle, row, i in zip(oracles, case.rows, range(o.b), strict=False):
+            length, slot, had = int(lengths[row]), int(case.slots[row]), oracle.held
+            assert not case.out[row, length:].any()
+            assert length or all(cases.untouched(x[slot], y[slot]) for x, y in zip(rest, kept(ring), strict=True))
+            due = length > 0 and (had + 1 == capacity if step else bool(ReplayBuffer(capacity, o.t).due(np.array(had))))
+            if length:
+                places = (int(behind[slot]) + torch.arange(length)) % capacity
+                assert (step and due) or torch.equal(ring.k[slot, places], case.k[row, :length])
+                window = row_of(case, i, length)
+                cases.assert_within(f"o {n} {row}", case.out[row : row + 1, :length], oracle.read(*window)[0])
+                if step:
+                    oracle.take(*window, 1)
+            if due and oracle.held:
+                oracle.flush()
+                cases.assert_within(f"S {n} {row}", case.S[slot][None], Approx(oracle.S, oracle.error, oracle.contract))
+                if step:
+                    oracle.S, oracle.error = cases.doubles(case.S[slot][None]), np.zeros_like(oracle.S)
+            else:
+                assert (due and not oracle.held) or cases.untouched(before[slot], case.S[slot])
+            if length and not step:
+                oracle.take(*window, int(took[row]))
+            assert int(ring.held[slot]) == oracle.held <= capacity - (1 if step else o.t)
+        padding = [r for r in range(o.b) if r not in case.rows]
+        assert cases.untouched(case.out[padding], blank[padding])
+    assert_untouched(dead, first, ring)
+
+
+def check_last(o: Options, capacity: int, held: int, flush: Callable[[Case, Ring], Any]) -> None:
+    """The state that a ring is folded into, where nothing outlasts the newest entry, is what that one writes alone."""
+    (case, other), whole, alone = strong(o, capacity, held, "fp32")
+    flush(case, whole)
+    flush(other, alone)
+    delta_checks.assert_one_product(case.S[case.named], other.S[case.named])
+
+
+def row_of(case: Case, i: int, length: int) -> tuple[DeltaWindow, dict[str, Array]]:
     """The first tokens of the i-th live row of a case."""
     window, inexact = case.window()
     return each(lambda a: a[i : i + 1, :length], window), {name: x[i : i + 1, :length] for name, x in inexact.items()}

@@ -65,7 +65,7 @@ def test_every_state_of_a_window_lies_within_the_bound(o: Options) -> None:
         S, inputs, params = given(**named)
         return into(out, slots, FAST.snapshots(S, inputs, params, places, slots=slots))
 
-    snapshots.check(SimpleNamespace(delta_snapshots=run), o)  # type: ignore[arg-type]
+    snapshots.check(run, o)
 
 
 @pytest.mark.parametrize("o", FORMS, ids=str)
@@ -74,7 +74,7 @@ def test_a_tree_lies_within_the_bound(o: Options) -> None:
         S, inputs, params = given(**named)
         return into(out, slots, FAST.tree(S, inputs, params, ancestors[:, :, 0], ancestors, slots=slots))
 
-    trees.check(SimpleNamespace(delta_tree=run), o, 1)  # type: ignore[arg-type]
+    trees.check(run, o, 1)
 
 
 TREE_FAULTS = [("BOUNDED=lower_bound is not None", "BOUNDED=False"), ("xs += (x * tl.exp(G),)", "xs += (x,)")]

@@ -62,7 +62,7 @@ KERNELS = {
         "delta_step_short_kernel",
         "_commit_kernel",
     },
-    "kda": {"delta_scan_kernel", "kda_scan_kernel", "kda_tree_kernel"},
+    "kda": {"delta_scan_kernel", "kda_tree_kernel"},
     "unrolled": {"ssd_window_kernel", "ssd_tree_large_kernel"},
     "linear": {"linear_rows_kernel"},
     "prefill": {"_causal_attention_kernel", "_chunk_walk_kernel", "_chunk_outputs_kernel"},

@@ -148,10 +148,13 @@ CASES: dict[str, tuple[ModuleType, Check]] = {
     "delta flush, bf16": (delta_flush, lambda m: flush_delta(m, "bf16")),
     "delta snapshots, 32 tokens": (
         delta_snapshots,
-        lambda m: test_delta_snapshots.check(m, delta(t=32, spare=64, live=True)),
+        lambda m: test_delta_snapshots.check(m.delta_snapshots, delta(t=32, spare=64, live=True)),
     ),
-    "delta tree, fp16": (delta_tree, lambda m: test_delta_tree.check(m, delta(t=21, state="fp16", io="bf16"), 1)),
-    "delta tree of 40, fp16": (delta_tree, lambda m: test_delta_tree.check(m, delta(t=40, state="fp16", io="fp16"), 2)),
+    "delta tree, fp16": (delta_tree, lambda m: test_delta_tree.check(m.delta_tree, delta(t=21, state="fp16", io="bf16"), 1)),
+    "delta tree of 40, fp16": (
+        delta_tree,
+        lambda m: test_delta_tree.check(m.delta_tree, delta(t=40, state="fp16", io="fp16"), 2),
+    ),
 }
 
 

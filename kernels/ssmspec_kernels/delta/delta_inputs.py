@@ -1,6 +1,7 @@
 """The arguments of the gated delta rule's kernels, and how one token is read and applied in registers.
 
     g = A softplus(g_raw + dt_bias),  beta = sigmoid(beta_raw)   if A is given, otherwise g and beta as given          (1)
+    g = low sigmoid(-A (g_raw + dt_bias))                        instead, if it is bounded below (`kda.kda_inputs`)
     q^ = scale q / |q|,  k^ = k / |k|                            |x| = sqrt(sum x^2 + eps), 1 without the norm        (2)
     S- = diag(exp g) S                                                                                                (3)
     u  = beta (v - S-^T k^)                                                                                           (4)
@@ -96,10 +97,13 @@ def load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, CHANNEL: tl.constexp
 
 
 @triton.jit
-def gates(g, beta, decay, bias, A):
+def gates(g, beta, decay, bias, A, low=None, BOUNDED: tl.constexpr = False):
     """The log decay and the strength of the write (1)."""
     if A is not None:
-        g = decay * softplus(g + bias)
+        if BOUNDED:  # noqa: SIM108 (a statement for each gate)
+            g = low * sigmoid(-decay * (g + bias))
+        else:
+            g = decay * softplus(g + bias)
         beta = sigmoid(beta)
     return g, beta
 

@@ -18,6 +18,8 @@ Bound by the bytes of the state: one read, and one write if it is kept. The cost
 docs/explanation/tuning.md.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -28,7 +30,7 @@ from ..row import Axes, Live, Slots, launcher, moved
 from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
 from . import delta_inputs as delta
-from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token, rows, window_strides
+from .delta_inputs import advance, check_inputs, gates, load_gate_params, load_token, rows, slot_of, window_strides
 
 
 def traffic_bytes(
@@ -86,16 +88,44 @@ def delta_scan(
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
     scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
-    b, t, groups, h = (axes[a] for a in "btgh")
+    block = tiles or tile(axes["k"], axes["v"], axes["t"], fused)
+    most = registers(S, axes["k"], axes["t"]) if fused and g.dim() == 3 else None
+    return launch_scan(
+        axes, S, q, k, v, g, beta, A, dt_bias, slots, live, None, out, scale, eps, block, L2_NORM=l2_norm,
+        WRITE_STATE=write_state, maxnreg=most, enable_fp_fusion=fused,
+    )  # fmt: skip
+
+
+def launch_scan(
+    axes: Axes,
+    S: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A: Tensor | None,
+    dt_bias: Tensor | None,
+    slots: Tensor | None,
+    live: Tensor | None,
+    places: Tensor | None,
+    out: Tensor | None,
+    scale: float,
+    eps: float,
+    tiles: tuple[int, int, int],
+    low: float | None = None,
+    **options: Any,
+) -> Tensor:
+    """The scan of checked arguments, those of `delta_scan`; `places` are those of `delta_snapshots`, and with a lower bound
+    `low` the option BOUNDED says whether there is one."""
     o = torch.empty_like(v) if out is None else out
-    lanes, block, warps = tiles or tile(axes["k"], axes["v"], t, fused)
-    delta_scan_kernel[(triton.cdiv(axes["v"], block), h, b)](
-        S, q, k, v, g, beta, A, dt_bias, slots, live, None, o,
-        window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)), TokenStrides(0, 0),
-        *strides(dt_bias, 1), scale, eps,
-        T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
-        WRITE_STATE=write_state, LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
-        maxnreg=registers(S, axes["k"], t) if fused and g.dim() == 3 else None, enable_fp_fusion=fused,
+    lanes, block, warps = tiles
+    delta_scan_kernel[(triton.cdiv(axes["v"], block), axes["h"], axes["b"])](
+        S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
+        window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)),
+        TokenStrides(*strides(places, 2)), *strides(dt_bias, 1), scale, eps, low,
+        T=axes["t"], K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=axes["h"] // axes["g"], CHANNEL=g.dim() == 4,
+        LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps, **options,
         **overlapped(S.device),
     )  # fmt: skip
     return o
@@ -126,18 +156,15 @@ def registers(S: Tensor, k: int, tokens: int) -> int | None:
 @triton.jit
 def delta_scan_kernel(
     S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
-    stride, stride_live, stride_places, stride_bias_h, scale, eps,
+    stride, stride_live, stride_places, stride_bias_h, scale, eps, low,
     T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr, CHANNEL: tl.constexpr,
     L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, LANES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    OVERLAP: tl.constexpr, BOUNDED: tl.constexpr = False,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
-    b = tl.program_id(2).to(tl.int64)
-    h = tl.program_id(1).to(tl.int64)
-    slot = b
-    if slots is not None:
-        slot = tl.load(slots + b).to(tl.int64)
+    b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
+    slot = slot_of(slots, b)
     i = tl.arange(0, BLOCK_K)
     j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
     in_k = (i < K) | (K == BLOCK_K)
@@ -171,7 +198,7 @@ def delta_scan_kernel(
                     at_q, at_k, at_v, at_g, at_beta, at_live, tl.minimum(t + 1, T - 1), stride.q.t, stride.k.t, stride.v.t,
                     stride.g.t, stride.beta.t, stride_live.t, in_k, in_v, CHANNEL,
                 )  # fmt: skip
-            g_t, beta_t = gates(g_t, beta_t, decay, bias, A)  # (1)
+            g_t, beta_t = gates(g_t, beta_t, decay, bias, A, low, BOUNDED)  # (1)
             o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, CHANNEL, L2_NORM, LANES)  # (2) to (5)
             tl.store(at_o + tl.cast(t, tl.int64) * stride.o.t, o_t.to(o.dtype.element_ty), mask=in_v)
             if places is not None:

@@ -12,16 +12,13 @@ Bound by the bytes of the states: one read, t writes.
 
 from typing import Annotated
 
-import torch
-import triton
 from torch import Tensor
 
-from ..launch import AS_WRITTEN, overlapped, strides
+from ..launch import AS_WRITTEN
 from ..row import Axes, Live, Slots, launcher, points
-from ..shared.strides import TokenStrides
 from . import delta_inputs as delta
-from .delta_inputs import check_inputs, window_strides
-from .delta_scan import delta_scan_kernel, tile
+from .delta_inputs import check_inputs
+from .delta_scan import launch_scan, tile
 from .delta_scan import traffic_bytes as scan_bytes
 
 
@@ -65,15 +62,7 @@ def delta_snapshots(
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
     scale = check_inputs(axes, A, dt_bias, slots, scale, eps)
-    b, t, groups, h = (axes[a] for a in "btgh")
-    o = torch.empty_like(v) if out is None else out
-    lanes, block, warps = tiles or tile(axes["k"], axes["v"], t, fused=False)
-    delta_scan_kernel[(triton.cdiv(axes["v"], block), h, b)](
-        S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
-        window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)),
-        TokenStrides(*strides(places, 2)), *strides(dt_bias, 1), scale, eps,
-        T=t, K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=h // groups, CHANNEL=g.dim() == 4, L2_NORM=l2_norm,
-        WRITE_STATE=False, LANES=lanes, BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps,
-        **AS_WRITTEN, **overlapped(S.device),
+    return launch_scan(
+        axes, S, q, k, v, g, beta, A, dt_bias, slots, live, places, out, scale, eps,
+        tiles or tile(axes["k"], axes["v"], axes["t"], fused=False), L2_NORM=l2_norm, WRITE_STATE=False, **AS_WRITTEN,
     )  # fmt: skip
-    return o

@@ -21,7 +21,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
 from ..conv.conv_taps import Advanced, Path, accepted_count, check_replay
-from ..delta.delta_inputs import advance, load_gate_params, rows, slot_of
+from ..delta.delta_inputs import advance, gates, load_gate_params, rows, slot_of
 from ..launch import AS_WRITTEN, check_pool, divides, strides
 from ..row import FP32, Axes, Slots, launcher, points, reads, updates, weighs
 from ..shared.strides import (
@@ -33,7 +33,7 @@ from ..shared.strides import (
     PathStrides,
 )
 from ..shared.tuning import H200
-from .kda_inputs import check_bound, kda_gates
+from .kda_inputs import check_bound
 from .kda_scan import unfused_tile
 
 
@@ -149,7 +149,7 @@ def _kda_commit_kernel(
                 at_path, at_k, at_v, at_g, at_beta, after, stride_path.k, stride_k.t, stride_v.t, stride_g.t, stride_beta.t,
                 in_k, in_v, T,
             )  # fmt: skip
-            g_t, beta_t = kda_gates(g_t, beta_t, decay, bias, low, at_A, BOUNDED)  # (1)
+            g_t, beta_t = gates(g_t, beta_t, decay, bias, at_A, low, BOUNDED)  # (1)
             _, state = advance(state, real, k_t, k_t, v_t, g_t, beta_t, 1.0, eps, True, L2_NORM, LANES)  # (2)
             real, k_t, v_t, g_t, beta_t = real_next, k_next, v_next, g_next, beta_next
         tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)

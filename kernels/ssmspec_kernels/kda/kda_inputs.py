@@ -5,7 +5,8 @@
     beta = sigmoid(b)                                                                                  (3)
 
 if A is given; otherwise g (b, t, h, k) and beta (b, t, h) are taken as they are. A < 0 is one number per head, dt_bias one
-per head and key channel. (2) stays in lower_bound .. 0, whatever a is. All else is that of `delta.delta_inputs`.
+per head and key channel. (2) stays in lower_bound .. 0, whatever a is. All else, with the device code of (1) to (3),
+is that of `delta.delta_inputs`.
 
 Source: for (1) Kimi Linear, section 4; for (2) the safe gate of Bailing and GLM (`ssmspec_ref.layers.layer.DeltaLayer`).
 """
@@ -13,15 +14,12 @@ Source: for (1) Kimi Linear, section 4; for (2) the safe gate of Bailing and GLM
 from typing import Annotated
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
 from ..delta.delta_inputs import check_inputs
 from ..row import Axes, reads, weighs
-from ..shared.functions import sigmoid, softplus
 
 PER_CHANNEL = "a decay per key channel; for a decay per head call the kernels of the delta rule"
 KeyGates = Annotated[Tensor, reads("b t h k", size="gate", hint=PER_CHANNEL)]
@@ -63,15 +61,3 @@ def formed_gates(
     if lower_bound is None:
         return A[:, None] * (biased.clamp_min(0) + torch.log1p(torch.exp(-biased.abs()))), strength
     return lower_bound * torch.sigmoid(-A[:, None] * biased), strength
-
-
-@triton.jit
-def kda_gates(g, beta, decay, bias, low, A, BOUNDED: tl.constexpr):
-    """The log decays and the strength of the write (1) to (3)."""
-    if A is not None:
-        if BOUNDED:  # noqa: SIM108 (a statement for each gate)
-            g = low * sigmoid(-decay * (g + bias))
-        else:
-            g = decay * softplus(g + bias)
-        beta = sigmoid(beta)
-    return g, beta

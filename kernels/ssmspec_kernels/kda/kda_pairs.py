@@ -19,14 +19,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..delta.delta_inputs import load_gate_params, slot_of
+from ..delta.delta_inputs import gates, load_gate_params, slot_of
 from ..launch import strides
 from ..shared.dots import dot_right
 from ..shared.strides import GroupStrides, HeadStrides, MaskStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
-from .kda_inputs import kda_gates
 
 NODES: tl.constexpr = tl.constexpr(16)
 """Nodes of a block: the fewest rows of a product."""
@@ -107,7 +106,7 @@ def kda_pairs_kernel(
             q_i, k_i, k_j, g_c = of_part
             c += PART  # the next part is loaded while this one is computed; after the last it is empty
             of_part = load_part(at_q, at_k, at_g, stride_q, stride_k, stride_g, i, j, every, real_i, real_j, real, c, K)
-            g_c, _ = kda_gates(g_c.to(tl.float32), 0.0, decay, bias, low, A, BOUNDED)
+            g_c, _ = gates(g_c.to(tl.float32), 0.0, decay, bias, A, low, BOUNDED)
             G_i = dot_right(sees_i.to(tl.bfloat16), g_c)  # (1)
             G_j = G_i if BLOCKS == 1 else dot_right(sees_j.to(tl.bfloat16), g_c)
             between = tl.trans(G_i)[:, :, None] - tl.trans(G_j)[:, None, :]

@@ -5,30 +5,22 @@
     u  = beta (v - S-^T k^)                                            (3)
     S' = S- + k^ u^T,   o = S'^T q^                                    (4)
 
-A program owns v channels of one value head of one row, with all of k: it reads its tile of the state once, processes the
-tokens in order, and writes it once, or not at all. So a window is the same arithmetic as single tokens. For an element of
-the state a token takes four instructions: the decay, the two sums over k, which do not wait for each other
-(`delta.delta_inputs`), and the write. Everything is computed in fp32; the state is rounded to its storage type once, at the
-end.
+The kernel is that of `delta.delta_scan`, whose gates may have a lower bound; the tiles are its own. For an element of the
+state a token takes four instructions: the decay, the two sums over k, which do not wait for each other
+(`delta.delta_inputs`), and the write.
 
-Layout: S (s, h, k, v), a pool that rows index through `slots`; a row with a negative slot is padding and is skipped. Lanes
-hold runs of k, as in `delta.delta_scan`. Bound by the bytes of the state: one read, and one write if it is kept.
-
-Source: Kimi Linear, section 3; the order of the sums is that of `delta.delta_scan`.
+Layout: S (s, h, k, v), a pool that rows index through `slots`; a row with a negative slot is padding and is skipped. Bound by
+the bytes of the state: one read, and one write if it is kept. Source: Kimi Linear, section 3.
 """
 
-import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from ..delta import delta_inputs as delta
-from ..delta.delta_inputs import advance, load_gate_params, load_token, rows, window_strides
-from ..launch import overlapped, strides
+from ..delta.delta_scan import launch_scan
 from ..row import Axes, Live, Slots, launcher, moved
-from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
-from .kda_inputs import KeyBias, KeyGates, check_kda, kda_gates
+from .kda_inputs import KeyBias, KeyGates, check_kda
 
 
 def traffic_bytes(
@@ -76,18 +68,11 @@ def kda_scan(
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
     scale = check_kda(axes, A, dt_bias, lower_bound, slots, scale, eps)
-    o = torch.empty_like(v) if out is None else out
-    lanes, block, warps = tiles or tile(axes["k"], axes["v"], axes["t"], fused)
-    kda_scan_kernel[(triton.cdiv(axes["v"], block), axes["h"], axes["b"])](
-        S, q, k, v, g, beta, A, dt_bias, slots, live, None, o,
-        window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)), TokenStrides(0, 0),
-        *strides(dt_bias, 1), scale, eps, lower_bound or 0.0,
-        T=axes["t"], K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=axes["h"] // axes["g"],
-        BOUNDED=lower_bound is not None, L2_NORM=l2_norm, WRITE_STATE=write_state, LANES=lanes,
-        BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps, enable_fp_fusion=fused,
-        **overlapped(S.device),
+    return launch_scan(
+        axes, S, q, k, v, g, beta, A, dt_bias, slots, live, None, out, scale, eps,
+        tiles or tile(axes["k"], axes["v"], axes["t"], fused), lower_bound or 0.0, BOUNDED=lower_bound is not None,
+        L2_NORM=l2_norm, WRITE_STATE=write_state, enable_fp_fusion=fused,
     )  # fmt: skip
-    return o
 
 
 def tile(k: int, v: int, tokens: int, fused: bool = True) -> tuple[int, int, int]:
@@ -105,58 +90,3 @@ def tile(k: int, v: int, tokens: int, fused: bool = True) -> tuple[int, int, int
 def unfused_tile(k: int, v: int, block: int) -> tuple[int, int, int]:
     """As `tile`, of up to `block` value channels, which do not change the bits: those of a scan that is not fused."""
     return min(H200["kda_scan"]["unfused_lanes"], triton.next_power_of_2(k)), min(block, triton.next_power_of_2(v)), 1
-
-
-@triton.jit
-def kda_scan_kernel(
-    S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
-    stride, stride_live, stride_places, stride_bias_h, scale, eps, low,
-    T: tl.constexpr, K: tl.constexpr, V: tl.constexpr, ROW: tl.constexpr, HEADS_PER_KEY: tl.constexpr, BOUNDED: tl.constexpr,
-    L2_NORM: tl.constexpr, WRITE_STATE: tl.constexpr, LANES: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):  # fmt: skip
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
-    b, h = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
-    slot = b
-    if slots is not None:
-        slot = tl.load(slots + b).to(tl.int64)
-    i = tl.arange(0, BLOCK_K)
-    j = tl.program_id(0) * BLOCK_V + tl.arange(0, BLOCK_V)
-    in_k = (i < K) | (K == BLOCK_K)
-    in_v = (j < V) | (V % BLOCK_V == 0)
-    decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, True)
-    at_q = q + b * stride.q.b + (h // HEADS_PER_KEY) * stride.q.g + i
-    at_k = k + b * stride.k.b + (h // HEADS_PER_KEY) * stride.k.g + i
-    at_v, at_o = v + b * stride.v.b + h * stride.v.h + j, o + b * stride.o.b + h * stride.o.h + j
-    at_g, at_beta = g + b * stride.g.b + h * stride.g.h + i, beta + b * stride.beta.b + h * stride.beta.h
-    at_live = live
-    if live is not None:
-        at_live = live + b * stride_live.b
-    real, q_t, k_t, v_t, g_t, beta_t = load_token(
-        at_q, at_k, at_v, at_g, at_beta, at_live, 0, stride.q.t, stride.k.t, stride.v.t, stride.g.t, stride.beta.t,
-        stride_live.t, in_k, in_v, True,
-    )  # fmt: skip
-    if slot >= 0:
-        row = rows(BLOCK_K, LANES)
-        inside = ((row < K) | (K == BLOCK_K))[:, None] & in_v[None, :]
-        at_S = S + slot * stride.S.s + h * stride.S.h + row[:, None].to(tl.int64) * ROW + j[None, :]
-        state = tl.load(at_S, mask=inside, other=0.0).to(tl.float32)
-        for t in range(T):
-            # The next token is loaded before the output of this one is stored: a load does not pass a store.
-            real_next, q_next, k_next, v_next, g_next, beta_next = real, q_t, k_t, v_t, g_t, beta_t
-            if T > 1:
-                real_next, q_next, k_next, v_next, g_next, beta_next = load_token(
-                    at_q, at_k, at_v, at_g, at_beta, at_live, tl.minimum(t + 1, T - 1), stride.q.t, stride.k.t, stride.v.t,
-                    stride.g.t, stride.beta.t, stride_live.t, in_k, in_v, True,
-                )  # fmt: skip
-            g_t, beta_t = kda_gates(g_t, beta_t, decay, bias, low, A, BOUNDED)  # (1)
-            o_t, state = advance(state, real, q_t, k_t, v_t, g_t, beta_t, scale, eps, True, L2_NORM, LANES)  # (2) to (4)
-            tl.store(at_o + tl.cast(t, tl.int64) * stride.o.t, o_t.to(o.dtype.element_ty), mask=in_v)
-            if places is not None:
-                place = tl.load(places + b * stride_places.b + tl.cast(t, tl.int64) * stride_places.t).to(tl.int64)
-                if place >= 0:
-                    tl.store(at_S + (place - slot) * stride.S.s, state.to(S.dtype.element_ty), mask=inside)
-            real, q_t, k_t, v_t, g_t, beta_t = real_next, q_next, k_next, v_next, g_next, beta_next
-        if WRITE_STATE:
-            tl.store(at_S, state.to(S.dtype.element_ty), mask=inside)

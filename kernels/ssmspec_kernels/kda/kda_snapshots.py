@@ -3,8 +3,8 @@
     S_0 = S[slots],  S_t and o_t as in `kda_scan`        S[places_t] = S_t
 
 A rejected token costs nothing afterwards: the next window starts from the place of the last accepted token. The cost is a
-write of the whole state for every token. The kernel is that of `kda_scan`, with a store after each token; the state is
-carried in fp32 and rounded only when it is stored.
+write of the whole state for every token. The kernel is that of `delta.delta_scan`, with a store after each token; the
+state is carried in fp32 and rounded only when it is stored.
 
 Layout: S (s, h, k, v), one pool for the states before and after; places (b, t). Nothing is stored for a negative place.
 Bound by the bytes of the states: one read, t writes.
@@ -12,19 +12,16 @@ Bound by the bytes of the states: one read, t writes.
 
 from typing import Annotated
 
-import torch
-import triton
 from torch import Tensor
 
 from ..delta import delta_inputs as delta
-from ..delta.delta_inputs import window_strides
-from ..launch import AS_WRITTEN, overlapped, strides
+from ..delta.delta_scan import launch_scan
+from ..launch import AS_WRITTEN
 from ..row import Axes, Live, Slots, launcher, points
-from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
 from .kda_inputs import KeyBias, KeyGates, check_kda
-from .kda_scan import kda_scan_kernel, unfused_tile
 from .kda_scan import traffic_bytes as scan_bytes
+from .kda_scan import unfused_tile
 
 
 def traffic_bytes(b: int, t: int, g: int, h: int, k: int, v: int, *, state: int = 4, io: int = 2, gate: int = 4) -> int:
@@ -65,14 +62,8 @@ def kda_snapshots(
     Raises: ShapeMismatch, PrecisionError, ParameterError, before anything is written.
     """
     scale = check_kda(axes, A, dt_bias, lower_bound, slots, scale, eps)
-    o = torch.empty_like(v) if out is None else out
-    lanes, block, warps = tiles or unfused_tile(axes["k"], axes["v"], H200["kda_snapshots"]["block_v"])
-    kda_scan_kernel[(triton.cdiv(axes["v"], block), axes["h"], axes["b"])](
-        S, q, k, v, g, beta, A, dt_bias, slots, live, places, o,
-        window_strides(S, q, k, v, g, beta, o, rows=True), TokenStrides(*strides(live, 2)),
-        TokenStrides(*strides(places, 2)), *strides(dt_bias, 1), scale, eps, lower_bound or 0.0,
-        T=axes["t"], K=axes["k"], V=axes["v"], ROW=S.stride(2), HEADS_PER_KEY=axes["h"] // axes["g"],
-        BOUNDED=lower_bound is not None, L2_NORM=l2_norm, WRITE_STATE=False, LANES=lanes,
-        BLOCK_K=triton.next_power_of_2(axes["k"]), BLOCK_V=block, num_warps=warps, **AS_WRITTEN, **overlapped(S.device),
+    block = tiles or unfused_tile(axes["k"], axes["v"], H200["kda_snapshots"]["block_v"])
+    return launch_scan(
+        axes, S, q, k, v, g, beta, A, dt_bias, slots, live, places, out, scale, eps, block, lower_bound or 0.0,
+        BOUNDED=lower_bound is not None, L2_NORM=l2_norm, WRITE_STATE=False, **AS_WRITTEN,
     )  # fmt: skip
-    return o

@@ -26,7 +26,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, ShapeMismatch, Unsupported
 
 from ..delta import delta_inputs as delta
-from ..delta.delta_inputs import load_gate_params, slot_of, window_strides
+from ..delta.delta_inputs import gates, load_gate_params, slot_of, window_strides
 from ..delta.delta_inverse import inverted
 from ..delta.delta_window import check_one_type, norms, substituted
 from ..launch import strides
@@ -37,7 +37,7 @@ from ..shared.strides import MaskStrides
 from ..shared.tree_nodes import real_nodes, seen_nodes
 from ..shared.tuning import H200
 from ..ssd.ssd_inputs import load_rows
-from .kda_inputs import KeyBias, KeyGates, check_kda, kda_gates
+from .kda_inputs import KeyBias, KeyGates, check_kda
 from .kda_pairs import launch_pairs, scratch
 
 LARGEST = 128
@@ -140,7 +140,7 @@ def decayed_rows(
     decay, bias = load_gate_params(A, dt_bias, h, i, stride_bias_h, in_k, True)
     x = tl.load(at_x[:, None] + i[None, :], mask=real_x[:, None] & in_k[None, :], other=0.0).to(tl.float32)
     g_t = load_rows(g, t * stride_g_t, i, real, in_k).to(tl.float32)
-    g_t, _ = kda_gates(g_t, 0.0, decay, bias, low, A, BOUNDED)
+    g_t, _ = gates(g_t, 0.0, decay, bias, A, low, BOUNDED)
     # Not in bf16 parts: from 64 nodes on Triton 3.6 compiles a product of 32 columns to wrong values (`ssd_window`).
     G = tl.dot(sees.to(tl.float32), g_t, input_precision="ieee")  # (1)
     both = tl.broadcast_to(tl.exp(G)[None, :, :], (2, G.shape[0], G.shape[1]))
