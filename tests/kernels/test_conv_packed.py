@@ -1,6 +1,5 @@
-"""The convolution's kernel for packed sequences, against the oracle, its bytes, and planted faults."""
+"""Packed prompts of both convolutions, against the oracle, their bytes, and planted faults."""
 
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -9,134 +8,146 @@ import pytest
 import torch
 
 from ssmspec_kernels.conv import conv_packed
-from ssmspec_ref import error_bounds as eb
-from ssmspec_ref.conv import ConvParams
+from ssmspec_kernels.shortconv import shortconv_packed, shortconv_scan
+from tests.kernels.conv_cases import GAPS, Case, Options, case, short
+from tests.kernels.covers import covered, planted
 from tests.kernels.device import COMPILED
 from tests.kernels.mutants import caught, mutated
-from tests.kernels.tensors import BYTES, Kept, blank, check_within, contract, doubles, draw, strided, watch
+from tests.kernels.tensors import Kept, check_within, doubles, strided, watch
 
-
-@dataclass(frozen=True)
-class Options:
-    """One case: sizes, storage types, what is on. `lengths` are the sequences'; some tokens of the run lie behind them."""
-
-    lengths: tuple[int, ...] = (3, 0, 17, 1, 2)
-    c: int = 11
-    w: int = 4
-    state: str = "fp32"
-    io: str = "fp32"
-    bias: bool = True
-    activation: bool = True
-    fresh: bool = False
-    write: bool = True
-    behind: int = 2
-    padding: bool = True
-    index: torch.dtype = torch.int32
-    seed: int = 0
-
-
+LENGTHS = {0: (3, 2, 0, 17, 1), 2: (5, 8), 3: (1, 1, 1, 30, 1), 4: (7, 7, 7), 5: (16, 16, 16), 6: (40,)}
+"""Of the sequences, by the seed of a case; two tokens of the run lie behind them."""
 CASES = [
-    Options(),
-    Options(fresh=True, seed=1),
-    Options(lengths=(5, 8), c=5, w=2, state="bf16", io="bf16", bias=False, seed=2),
-    Options(lengths=(1, 1, 1, 30, 1), c=16, w=8, io="bf16", fresh=True, index=torch.int64, seed=3),
-    Options(lengths=(7, 7, 7), c=3, w=3, state="fp16", io="fp16", activation=False, write=False, seed=4),
-    Options(lengths=(16, 16, 16), c=9, w=5, state="bf16", io="fp32", padding=False, behind=0, seed=5),
-    Options(lengths=(40,), c=2, w=4, seed=6),
+    Options(b=5),
+    Options(b=2, c=5, w=2, state="bf16", io="bf16", bias=False, seed=2),
+    Options(b=5, c=16, w=8, io="bf16", index=torch.int64, seed=3),
+    Options(b=3, c=3, w=3, state="fp16", io="fp16", activation=False, keep="none", seed=4),
+    Options(b=3, c=9, w=5, state="bf16", io="fp32", padding=False, seed=5),
+    Options(b=1, c=2, w=4, seed=6),
 ]
+SHORT = [
+    short(b=5),
+    short(b=2, c=5, w=2, state="bf16", io="bf16", bias=False, seed=2),
+    short(b=5, c=16, w=8, io="bf16", index=torch.int64, seed=3),
+    short(b=3, c=3, w=4, state="fp16", io="fp16", padding=False, seed=4),
+    short(b=1, c=2, w=5, io="bf16", seed=6),
+]
+COVERS = {conv_packed: CASES, shortconv_packed: SHORT}
 
 
-def made(o: Options) -> dict[str, Any]:
-    """The tensors of one call and what the oracle takes; slot 0 is the last sequence's, sequence 2 is padding."""
-    rng = np.random.default_rng(o.seed)
-    forms, b = (o.state, o.io), len(o.lengths)
-    bounds, total = np.cumsum([0, *o.lengths]), sum(o.lengths) + o.behind
-    params = ConvParams(draw(rng, o.c, o.w, forms=forms), draw(rng, o.c) if o.bias else None, o.activation)
-    pool, u = draw(rng, b + 3, o.c, o.w, forms=forms), draw(rng, total, o.c, forms=forms)
-    slots = 1 + rng.permutation(b + 2)[:b]
-    slots[-1] = 0
-    rows = [i for i in range(b) if not (o.padding and i == 2 and b > 3)]
-    fresh = np.array([o.fresh and i % 2 == 0 for i in range(b)])
-    M0 = np.where(fresh[rows, None, None], 0.0, pool[slots[rows]])
-    owned = np.concatenate([np.arange(bounds[i], bounds[i + 1]) for i in rows])
-    M, run = np.full_like(pool, np.nan), np.full_like(u, np.nan)
-    M[slots[rows]], run[owned] = np.where(fresh[rows, None, None], np.nan, M0), u[owned]
-    tensors = {
-        "M": strided(M, o.state),
-        "u": strided(run, o.io, gap=4),
-        "bounds": torch.from_numpy(bounds).to(o.index),
-        "weight": strided(params.weight, o.io, gap=2),
-        "bias": None if params.bias is None else torch.from_numpy(params.bias).float(),
-        "slots": torch.from_numpy(np.where(np.isin(np.arange(b), rows), slots, -1)).to(o.index),
-        "fresh": torch.from_numpy(fresh) if o.fresh else None,
-        "out": blank(o.io, total, o.c),
-    }
-    return {"tensors": tensors, "params": params, "M0": M0, "u": u, "rows": rows, "owned": owned, "bounds": bounds}
+def run_of(o: Options, fresh: bool, behind: int = 2) -> tuple[Case, np.ndarray[Any, Any]]:
+    """A case as one run, some tokens behind the last sequence; those that start anew have NaN in their slots."""
+    lengths = LENGTHS[o.seed]
+    made = case(Options(**{**vars(o), "t": max(lengths)}))
+    bounds, anew = np.cumsum([0, *lengths]), (np.arange(o.b) % 2 == 0) & fresh
+    made.M0[anew[made.rows]] = 0.0
+    made.state[made.named[torch.from_numpy(anew[made.rows])]] = float("nan")
+    for name in (*o.inputs, "out"):
+        run = np.full((bounds[-1] + behind, o.c), np.nan)
+        for row in made.rows if name != "out" else ():
+            run[bounds[row] : bounds[row + 1]] = doubles(made.tensors[name])[row, : lengths[row]]
+        made.tensors[name] = strided(run, o.io, GAPS.get(name, 5))
+    made.tensors["bounds"] = torch.from_numpy(bounds).to(o.index)
+    if fresh:
+        made.tensors["fresh"] = torch.from_numpy(anew)
+    return made, bounds
+
+
+def crossing(module: ModuleType, o: Options, tokens: int, anew: bool) -> int:
+    """`traffic_bytes` of one sequence, less what a short one and one that starts anew do not read and write."""
+    if o.short and (tokens < o.columns or anew):
+        read = 0 if anew or not tokens else o.columns
+        written = o.columns if tokens or anew else 0
+        return o.c * (4 * tokens * o.bytes["io"] + (read + written) * o.bytes["state"])
+    more = {} if o.short else {"write_state": o.keep == "final"}
+    return int(module.traffic_bytes(tokens, 1, o.c, o.w, **o.bytes, **more))
 
 
 def check(module: ModuleType, o: Options) -> None:
-    """One call judged in full: outputs, state, bystanders, bytes."""
-    m = made(o)
-    tensors = {name: t for name, t in m["tensors"].items() if t is not None}
-    kept = Kept(**tensors)
-    with watch(**tensors) as seen:
-        got = module.conv_packed(**tensors, activation=o.activation, write_state=o.write, block_t=8, block_c=8)
-    assert got is tensors["out"]
-    named = tensors["slots"][m["rows"]].long()
-    kept.check(out=torch.from_numpy(m["owned"]), **({"M": named} if o.write else {}))
-    for i, row in enumerate(m["rows"]):
-        begin, end = m["bounds"][row : row + 2]
-        after = m["M0"][i]
-        if end > begin:
-            y, M = eb.conv.scan(m["M0"][i : i + 1], m["u"][None, begin:end], m["params"], contract(o.state, o.io))
-            check_within(doubles(got[begin:end]), y[0])
-            after = M.value[0]
-        if o.write:
-            assert np.array_equal(doubles(tensors["M"][named[i]]), after)
-    assert seen.outside == seen.races == []
-    if not COMPILED and not o.fresh and all(length >= o.w for length in o.lengths):
-        sizes = {"state": BYTES[o.state], "io": BYTES[o.io], "write_state": o.write}
-        expected = module.traffic_bytes(sum(o.lengths), len(o.lengths), o.c, o.w, **sizes)
-        # The tokens ask for what lies under their taps, each for itself: only what crosses the bus is counted.
-        assert sum(a.distinct for (_, name), a in seen.accesses.items() if name in ("M", "u", "out")) == expected
-    assert seen.stored("out").requested == seen.stored("out").distinct
+    """Outputs and last columns of every sequence, bystanders, bytes; once with sequences that start anew."""
+    for fresh in (False, True):
+        (made, bounds), expected = run_of(o, fresh, 0 if o.seed == 5 else 2), 0
+        kept, writes = Kept(**made.tensors), o.keep == "final"
+        with watch(**made.tensors) as seen:
+            got = made.call(module, block_t=8, **({} if o.short else {"write_state": writes}))
+        assert got is made.tensors["out"]
+        owned = torch.from_numpy(np.concatenate([np.arange(*bounds[row : row + 2]) for row in made.rows]))
+        kept.check(out=owned, **({"S" if o.short else "M": made.named} if writes else {}))
+        for i, row in enumerate(made.rows):
+            begin, end = bounds[row : row + 2]
+            found = doubles(made.state[made.named[[i]]])
+            if end > begin:
+                y, M = made.bound(end - begin, [i])
+                check_within(doubles(got[begin:end])[None], y)
+            if writes and end > begin:
+                check_within(found, M)
+            elif writes:
+                assert np.array_equal(found, made.M0[[i]])
+            expected += crossing(module, o, int(end - begin), bool(fresh and row % 2 == 0))
+        assert seen.outside == seen.races == []
+        assert seen.stored("out").requested == seen.stored("out").distinct
+        if not COMPILED and (o.short or (not fresh and all(length >= o.w for length in LENGTHS[o.seed]))):
+            # The tokens ask for what lies under their taps, each for itself: only what crosses the bus is counted.
+            assert (
+                sum(a.distinct for (_, name), a in seen.accesses.items() if name in ("M", "S", *o.inputs, "out")) == expected
+            )
 
 
-@pytest.mark.parametrize("o", CASES)
-def test_packed_sequences_equal_the_oracle_one_by_one_and_touch_nothing_else(o: Options) -> None:
-    check(conv_packed, o)
+@pytest.mark.parametrize(("module", "o"), covered(COVERS))
+def test_packed_sequences_equal_the_oracle_one_by_one_and_touch_nothing_else(module: ModuleType, o: Options) -> None:
+    check(module, o)
 
 
-def test_bounds_past_the_run_touch_nothing_behind_it() -> None:
-    tensors = {key: t for key, t in made(Options(padding=False, behind=0))["tensors"].items() if t is not None}
-    tensors["bounds"][-1] += 5
-    kept = Kept(**tensors)
-    conv_packed.conv_packed(**tensors, block_t=8, block_c=8)
-    kept.check(out=slice(None), M=tensors["slots"].long())
-    assert not tensors["M"][tensors["slots"].long()].isnan().any()
+@pytest.mark.parametrize("module", COVERS)
+def test_bounds_past_the_run_touch_nothing_behind_it(module: ModuleType) -> None:
+    o = (short if module is shortconv_packed else Options)(b=5, padding=False)
+    made, _ = run_of(o, False, 0)
+    made.tensors["bounds"][-1] += 5
+    kept = Kept(**made.tensors)
+    made.call(module, block_t=8)
+    kept.check(out=slice(None), **{"S" if o.short else "M": made.named})
+    assert not made.state[made.named].isnan().any()
 
 
-MUTANTS = [
-    ("_conv_packed_kernel", "(starts[None, :] <= t[:, None])", "(starts[None, :] < t[:, None])"),
-    ("_conv_packed_kernel", "behind = source >= begin", "behind = source > begin"),
-    ("_conv_packed_kernel", "behind = source >= begin", "behind = source >= 0"),
-    ("_conv_packed_kernel", "source = t - (W - 1 - k)", "source = t - (W - k)"),
-    ("_conv_packed_kernel", "(W + source - begin)", "(W - 1 + source - begin)"),
-    ("_conv_packed_kernel", "(t < tl.load(bounds + sequences))", "(t < tokens)"),
-    ("_conv_packed_kernel", "mine = mine & (slot >= 0)", "mine = mine & (slot > 0)"),
-    ("_conv_packed_kernel", "has_state = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)", "has_state = mine"),
-    ("_conv_packed_kernel", "k * stride_weight_w", "(W - 1 - k) * stride_weight_w"),
-    ("conv_packed", "        commit_packed(M, u, bounds, slots, fresh, block_c)\n", "        pass\n"),
-    (
-        "conv_commit_kernel",
-        "bounds + b + 1).to(tl.int64) - begin",
-        "bounds + b + 1).to(tl.int64)",
-    ),
-    ("conv_commit_kernel", "inputs += begin * stride_u_t", "inputs += begin * stride_M_c"),
-    ("conv_commit_kernel", "has_state = tl.load(fresh + b) == 0", "has_state = tl.load(fresh + b) != 0"),
-]
+def test_a_prompt_has_the_bits_of_a_window() -> None:
+    made, other = (case(short(t=6, padding=False)) for _ in range(2))
+    y = made.call(shortconv_scan, out=None)
+    run = {name: other.tensors[name].flatten(0, 1).contiguous() for name in "BCx"}
+    found = other.call(shortconv_packed, **run, bounds=torch.arange(0, 25, 6), out=None)
+    assert torch.equal(found.view(y.shape), y)
+    assert torch.equal(other.state[other.named], made.state[made.named])
 
 
-@pytest.mark.parametrize(("at", "old", "new"), MUTANTS)
-def test_planted_faults_are_caught(at: str, old: str, new: str) -> None:
-    assert caught(mutated(conv_packed, old, new, at=at), check, CASES)
+MUTANTS: dict[ModuleType, list[tuple[str, str, str]]] = {
+    conv_packed: [
+        ("_conv_packed_kernel", "(starts[None, :] <= t[:, None])", "(starts[None, :] < t[:, None])"),
+        ("_conv_packed_kernel", "behind = source >= begin", "behind = source > begin"),
+        ("_conv_packed_kernel", "behind = source >= begin", "behind = source >= 0"),
+        ("_conv_packed_kernel", "source = t - (W - 1 - k)", "source = t - (W - k)"),
+        ("_conv_packed_kernel", "(KEPT + source - begin)", "(KEPT - 1 + source - begin)"),
+        ("_conv_packed_kernel", "(t < tl.load(bounds + sequences))", "(t < tokens)"),
+        ("_conv_packed_kernel", "mine = mine & (slot >= 0)", "mine = mine & (slot > 0)"),
+        ("_conv_packed_kernel", "has_state = mine & (tl.load(fresh + b, mask=mine, other=1) == 0)", "has_state = mine"),
+        ("_conv_packed_kernel", "k * stride_weight_w", "(W - 1 - k) * stride_weight_w"),
+        ("conv_packed", "        commit_packed(M, u, bounds, slots, fresh, block_c)\n", "        pass\n"),
+        ("conv_commit_kernel", "bounds + b + 1).to(tl.int64) - begin", "bounds + b + 1).to(tl.int64)"),
+        ("conv_commit_kernel", "inputs += begin * stride_u_t", "inputs += begin * stride_M_c"),
+        ("conv_commit_kernel", "has_state = tl.load(fresh + b) == 0", "has_state = tl.load(fresh + b) != 0"),
+    ],
+    shortconv_packed: [
+        ("_conv_packed_kernel", " & (t < tl.load(bounds + sequences))", ""),
+        ("_conv_packed_kernel", "mine = mine & (slot >= 0)", "mine = mine & (slot > 0)"),
+        ("_conv_packed_kernel", "(has_state & (source < begin))", "(mine & (source < begin))"),
+        ("_conv_packed_kernel", "acc = C_t * acc", "pass"),
+        ("_conv_packed_kernel", "(KEPT + source - begin)", "(KEPT - 1 + source - begin)"),
+        ("_conv_packed_kernel", "behind = source >= begin", "behind = source >= 0"),
+        ("_shortconv_commit_kernel", "moves = moves | (held == 0)", "moves = moves"),
+        ("_shortconv_commit_kernel", "at_x += begin * stride_x_t", "at_x += 0"),
+        ("load_product", "return B_t * tl.load", "return tl.load"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "at", "old", "new"), planted(MUTANTS))
+def test_planted_faults_are_caught(module: ModuleType, at: str, old: str, new: str) -> None:
+    assert caught(mutated(module, old, new, at=at), check, COVERS[module])

@@ -227,7 +227,7 @@ FAULTS = [
     ("delta by channel, commit", 2, "tl.load(path + node * stride_path).to(tl.int64)", "_accepted"),
     ("delta snapshots", 1, "tl.cast(t, tl.int64) * stride_places.t", "delta_scan_kernel"),
     ("short convolution", 1, "t = tl.cast(t, tl.int64)", "_token"),
-    ("short convolution, tree", 1, "t = i.to(tl.int64)", "_shortconv_tree_kernel"),
+    ("short convolution, tree", 1, "t = i.to(tl.int64)", "_conv_tree_kernel"),
     ("short convolution, packed", 0, "begin = tl.load(bounds + b).to(tl.int64)", "_shortconv_commit_kernel"),
     ("short convolution, commit", 0, "tl.program_id(2).to(tl.int64)", "_shortconv_commit_kernel"),
     ("n-grams", 1, "tl.cast(n, tl.int64)", "_ngram_drafts_kernel"),

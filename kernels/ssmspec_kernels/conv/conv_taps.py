@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ssmspec_ref.errors import ParameterError
+from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
-from ..row import points, reads, updates, weighs, writes
+from ..launch import check_pool
+from ..row import Axes, points, reads, updates, weighs, writes
 from ..shared.functions import silu
 from ..shared.tuning import H200
 
@@ -46,6 +47,17 @@ def check_replay(previous: Tensor | None, advanced: Tensor | None, path: Tensor 
         raise ParameterError(f"{inputs} and {named} of advanced and path are given; give inputs and one, or nothing")
 
 
+def check_bounds(axes: Axes, slots: Tensor | None) -> None:
+    """Raises: ShapeMismatch, ParameterError for bounds of a packed run that name no sequence, or others than its rows."""
+    sequences = axes["m"] - 1
+    if sequences < 1 or axes.get("b", sequences) != sequences:
+        rows = "at least one sequence" if sequences < 1 else f"{axes['b']} sequences"
+        raise ShapeMismatch(
+            f"bounds hold {axes['m']} entries for {rows}; give the first token of each, and the end of the last"
+        )
+    check_pool(axes["s"], sequences, slots)
+
+
 def tile(c: int, b: int) -> tuple[int, int]:
     """Channels and warps of a program that loops over a window."""
     row = H200["conv_taps"]
@@ -67,13 +79,20 @@ def accepted_count(advanced, path, b, tokens, stride_path_l, LONGEST: tl.constex
 
 
 @triton.jit
+def load_product(B, x, there):
+    """The product of two inputs at some channels, in fp32; 0 where nothing is there."""
+    B_t = tl.load(B, mask=there, other=0.0).to(tl.float32)
+    return B_t * tl.load(x, mask=there, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def load_columns(
     M, u, path, first, tokens, has_state, c, inside, stride_M_c, stride_u_t, stride_path_l,
-    W: tl.constexpr, LOW: tl.constexpr,
+    W: tl.constexpr, LOW: tl.constexpr, B=None, stride_B_t=0,
 ):  # fmt: skip
     """Columns first .. first + w - 1 of (1); those below LOW are not read and are 0. Without inputs `first` is 0.
 
-    Without `has_state` the columns of the state count as zeros, and it is not read.
+    Without `has_state` the columns of the state count as zeros, and it is not read. With B the inputs are products B u.
     """
     window = ()
     for k in tl.static_range(W):
@@ -88,7 +107,10 @@ def load_columns(
                     node = tl.load(path + node * stride_path_l, mask=node >= 0, other=-1).to(tl.int64)
                 old = tl.load(M + c * stride_M_c + i, mask=inside & has_state & (i < W), other=0.0).to(tl.float32)
                 there = (node >= 0) & (node < tokens)
-                new = tl.load(u + node * stride_u_t + c, mask=inside & there, other=0.0).to(tl.float32)
+                if B is None:
+                    new = tl.load(u + node * stride_u_t + c, mask=inside & there, other=0.0).to(tl.float32)
+                else:
+                    new = load_product(B + node * stride_B_t + c, u + node * stride_u_t + c, inside & there)
                 column = tl.where(i < W, old, new)
         window += (column,)  # type: ignore[assignment]
     return window

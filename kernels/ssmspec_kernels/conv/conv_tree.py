@@ -6,12 +6,12 @@
 
 parent(root) = -1, so that (2) continues from the tree into the state; a node of depth d reads w - d - 1 columns. A program
 owns a tile of channels and all nodes of one row: each input and each column is read once, and the nodes exchange them on the
-chip. The state is unchanged, or becomes M_0. Layout: M (s, c, w), oldest first, a pool that rows index through `slots`; a row
-with a negative slot is padding and is skipped.
+chip. The state is unchanged, or becomes M_0. The short convolution's trees are the same kernel. Layout: M (s, c, w), oldest
+first, a pool that rows index through `slots`; a row with a negative slot is padding and is skipped.
 Bound by the bytes of the inputs.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import triton
@@ -24,9 +24,10 @@ from ssmspec_ref.errors import ParameterError, Unsupported
 from ..launch import AS_WRITTEN, check_pool, overlapped, strides
 from ..row import Axes, Slots, launcher, points, reads
 from ..shared.functions import silu
+from ..shared.strides import TokenStrides
 from ..shared.tuning import H200
 from . import conv_taps as conv
-from .conv_taps import accepted_count, check_replay, check_width, load_columns, load_filters, store_columns
+from .conv_taps import accepted_count, check_replay, check_width, load_columns, load_filters, load_product, store_columns
 
 MOST = 128
 Write = Literal["committed", "none"]
@@ -77,29 +78,58 @@ def conv_tree(
 
     Raises: ShapeMismatch, PrecisionError, ParameterError, Unsupported (more than 128 nodes), before anything is written.
     """
-    b, t, c, w = (axes[k] for k in "btcw")
-    check_width(w)
-    check_pool(axes["s"], b, slots)
+    check_width(axes["w"])
+    check_pool(axes["s"], axes["b"], slots)
     check_replay(previous, advanced, path)
     if keep not in get_args(Write):
         raise ParameterError(f"keep is {keep!r}; give 'committed' or 'none' (a tree has no one window at its end)")
     if keep == "committed" and previous is None:
         raise ParameterError("keep is 'committed' without previous inputs; give previous, or keep 'none'")
-    if t > MOST:
-        raise Unsupported(f"the tree holds {t} nodes, and this kernel takes at most {MOST}; split it")
     y = torch.empty_like(u) if out is None else out
-    block_t, longest = triton.next_power_of_2(t), axes.get("l", 1)
-    block, warps = tile(b, c, block_t, w)
-    block, warps = block_c or block, num_warps or warps
-    _conv_tree_kernel[(triton.cdiv(c, block), b)](
-        M, u, parents, weight, bias, slots, previous, advanced, path, y,
-        *strides(M, 2), *strides(u, 2), *strides(parents, 2), *strides(weight, 2), *strides(previous, 2), *strides(path, 2),
-        *strides(y, 2),
-        T=t, C=c, W=w, PREVIOUS=axes.get("j", 0), LONGEST=longest, ACTIVATION=activation, COMMIT=keep == "committed",
-        BLOCK_T=block_t, BLOCK_C=block, BLOCK_W=triton.next_power_of_2(w), BLOCK_L=triton.next_power_of_2(longest),
-        num_warps=warps, **AS_WRITTEN, **overlapped(u.device),
+    launch_tree(
+        axes, M, None, None, u, parents, weight, bias, slots, previous, advanced, path, y, block_c, num_warps, KEPT=axes["w"],
+        ACTIVATION=activation, COMMIT=keep == "committed", **overlapped(u.device),
     )  # fmt: skip
     return y
+
+
+def launch_tree(
+    axes: Axes,
+    M: Tensor,
+    B: Tensor | None,
+    C: Tensor | None,
+    u: Tensor,
+    parents: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    slots: Tensor | None,
+    previous: Tensor | None,
+    advanced: Tensor | None,
+    path: Tensor | None,
+    y: Tensor,
+    block_c: int | None,
+    num_warps: int | None,
+    **options: Any,
+) -> None:
+    """(1) to (3) of checked arguments, those of `conv_tree`; with B and C of products B u, and y times C.
+
+    Raises: Unsupported (more than 128 nodes).
+    """
+    (b, t, c), w, longest = u.shape, axes["w"], axes.get("l", 1)
+    if t > MOST:
+        raise Unsupported(f"the tree holds {t} nodes, and this kernel takes at most {MOST}; split it")
+    block_t = triton.next_power_of_2(t)
+    block, warps = tile(b, c, block_t, w)
+    block, warps = block_c or block, num_warps or warps
+    of_B, of_C = (None if x is None else TokenStrides(*strides(x, 2)) for x in (B, C))
+    of_previous, of_path = (strides(x, 2) if B is None else (None, None) for x in (previous, path))
+    _conv_tree_kernel[(triton.cdiv(c, block), b)](
+        M, B, C, u, parents, weight, bias, slots, previous, advanced, path, y,
+        *strides(M, 2), of_B, of_C, TokenStrides(*strides(u, 2)), *strides(parents, 2), *strides(weight, 2), *of_previous,
+        *of_path, *strides(y, 2),
+        T=t, CHANNELS=c, W=w, PREVIOUS=axes.get("j", 0), LONGEST=longest, BLOCK_T=block_t, BLOCK_C=block,
+        BLOCK_W=triton.next_power_of_2(w), BLOCK_L=triton.next_power_of_2(longest), num_warps=warps, **AS_WRITTEN, **options,
+    )  # fmt: skip
 
 
 def tile(b: int, c: int, block_t: int, w: int) -> tuple[int, int]:
@@ -117,14 +147,34 @@ def tile(b: int, c: int, block_t: int, w: int) -> tuple[int, int]:
 
 
 @triton.jit
+def _along_paths(inputs, window, parent, taps, shift, W: tl.constexpr, KEPT: tl.constexpr):
+    """The sums of (3) over the nodes (2) and the last columns of the window, oldest first, in the order of a chain: the same
+    bits."""
+    q, path_back = parent, ()
+    for _ in tl.static_range(1, W):
+        path_back += (q,)  # type: ignore[assignment]
+        at = tl.maximum(q, 0)
+        q = tl.where(q >= 0, tl.gather(parent, at, 0), q - 1)  # (2)
+    acc = tl.broadcast_to(shift[None, :], inputs.shape)
+    for k in tl.static_range(W - 1):
+        q = path_back[W - 2 - k]
+        value = tl.gather(inputs, tl.broadcast_to(tl.maximum(q, 0)[:, None], inputs.shape), 0)
+        for m in tl.static_range(1, W - k):
+            value = tl.where((q == -m)[:, None], window[KEPT - m][None, :], value)
+        acc += value * taps[k][None, :]  # (3)
+    return acc + inputs * taps[W - 1][None, :]
+
+
+@triton.jit
 def _conv_tree_kernel(
-    M, u, parents, weight, bias, slots, previous, advanced, path, y,
-    stride_M_s, stride_M_c, stride_u_b, stride_u_t, stride_parents_b, stride_parents_t, stride_weight_c, stride_weight_w,
-    stride_previous_b, stride_previous_t, stride_path_b, stride_path_l, stride_y_b, stride_y_t,
-    T: tl.constexpr, C: tl.constexpr, W: tl.constexpr, PREVIOUS: tl.constexpr, LONGEST: tl.constexpr,
-    ACTIVATION: tl.constexpr, COMMIT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr,
-    BLOCK_L: tl.constexpr, OVERLAP: tl.constexpr,
+    M, B, C, u, parents, weight, bias, slots, previous, advanced, path, y,
+    stride_M_s, stride_M_c, stride_B, stride_C, stride_u, stride_parents_b, stride_parents_t, stride_weight_c,
+    stride_weight_w, stride_previous_b, stride_previous_t, stride_path_b, stride_path_l, stride_y_b, stride_y_t,
+    T: tl.constexpr, CHANNELS: tl.constexpr, W: tl.constexpr, KEPT: tl.constexpr, PREVIOUS: tl.constexpr,
+    LONGEST: tl.constexpr, ACTIVATION: tl.constexpr, COMMIT: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_L: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    """KEPT: the columns of the state."""
     if OVERLAP:  # the next launch may start once the last of these programs runs
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -134,10 +184,10 @@ def _conv_tree_kernel(
         slot = tl.load(slots + b).to(tl.int64)
     if slot >= 0:
         c = tl.program_id(0).to(tl.int64) * BLOCK_C + tl.arange(0, BLOCK_C)
-        inside = c < C
+        inside = c < CHANNELS
         state = M + slot * stride_M_s
         if previous is None:
-            window = load_columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, W, 1)
+            window = load_columns(state, None, None, 0, 0, True, c, inside, stride_M_c, 0, 0, KEPT, KEPT - W + 1)
         else:
             nodes = None if path is None else path + b * stride_path_b
             first = accepted_count(advanced, nodes, b, PREVIOUS, stride_path_l, LONGEST, BLOCK_L)
@@ -150,27 +200,25 @@ def _conv_tree_kernel(
         taps, shift = load_filters(weight, bias, c, inside, stride_weight_c, stride_weight_w, W)
         i = tl.arange(0, BLOCK_T)
         t = i.to(tl.int64)
-        real, parent = i < T, i - 1
         if parents is not None:
-            given = tl.load(parents + b * stride_parents_b + t * stride_parents_t, mask=real, other=-2).to(tl.int32)
-            real, parent = given >= -1, tl.minimum(given, parent)
-        u_at = u + b * stride_u_b + t[:, None] * stride_u_t + c[None, :]
-        inputs = tl.load(u_at, mask=real[:, None] & inside[None, :], other=0.0).to(tl.float32)
-        q, path_back = parent, ()
-        for _ in tl.static_range(1, W):
-            path_back += (q,)  # type: ignore[assignment]
-            at = tl.maximum(q, 0)
-            q = tl.where(q >= 0, tl.gather(parent, at, 0), q - 1)  # (2)
-        acc = tl.broadcast_to(shift[None, :], (BLOCK_T, BLOCK_C))
-        for k in tl.static_range(W - 1):  # oldest first, in the order of a chain: the same bits
-            q = path_back[W - 2 - k]
-            value = tl.gather(inputs, tl.broadcast_to(tl.maximum(q, 0)[:, None], (BLOCK_T, BLOCK_C)), 0)
-            for m in tl.static_range(1, W - k):
-                value = tl.where((q == -m)[:, None], window[W - m][None, :], value)
-            acc += value * taps[k][None, :]  # (3)
-        acc += inputs * taps[W - 1][None, :]
+            given = tl.load(parents + b * stride_parents_b + t * stride_parents_t, mask=i < T, other=-2).to(tl.int32)
+            real, parent = given >= -1, tl.minimum(given, i - 1)
+        else:
+            real, parent = i < T, i - 1
+        whole, C_i = real[:, None] & inside[None, :], 1.0
+        if B is None:
+            u_at = u + b * stride_u.b + t[:, None] * stride_u.t + c[None, :]
+            inputs = tl.load(u_at, mask=whole, other=0.0).to(tl.float32)
+        else:
+            B_at, u_at = B + b * stride_B.b + t[:, None] * stride_B.t, u + b * stride_u.b + t[:, None] * stride_u.t
+            inputs = load_product(B_at + c[None, :], u_at + c[None, :], whole)
+            C_at = C + b * stride_C.b + t[:, None] * stride_C.t + c[None, :]
+            C_i = tl.load(C_at, mask=whole, other=0.0).to(tl.float32)
+        acc = _along_paths(inputs, window, parent, taps, shift, W, KEPT)
         if ACTIVATION:
             acc = silu(acc)
-        y_at = y + b * stride_y_b + t[:, None] * stride_y_t + c[None, :]
+        if C is not None:
+            acc = C_i * acc
         acc = tl.where(real[:, None], acc, 0.0)
+        y_at = y + b * stride_y_b + t[:, None] * stride_y_t + c[None, :]
         tl.store(y_at, acc.to(y.dtype.element_ty), mask=(i < T)[:, None] & inside[None, :])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..conv.conv_taps import check_width, filtered
+from ..conv.conv_taps import check_width, filtered, load_product
 from ..launch import check_pool
 from ..row import Axes, reads, updates, weighs, writes
 
@@ -44,31 +44,6 @@ def check_taps(axes: Axes) -> None:
             f"the state has {axes['q']} columns, but a convolution of {axes['w']} taps keeps {axes['w'] - 1}; give the last "
             "w - 1 products B x, oldest first"
         )
-
-
-@triton.jit
-def load_product(B, x, there):
-    """u of (1) at some channels; 0 where nothing is there."""
-    B_t = tl.load(B, mask=there, other=0.0).to(tl.float32)
-    return B_t * tl.load(x, mask=there, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def load_advanced(
-    S, B, x, path, first, tokens, held, d, inside, stride_S_d, stride_B_t, stride_x_t, stride_path_l, KEPT: tl.constexpr
-):  # fmt: skip
-    """Columns first .. first + w - 2 of (1); a state that is not `held` counts as zeros, and so does a node outside."""
-    window = ()
-    for k in tl.static_range(KEPT):
-        i = first + k
-        node = i - KEPT
-        if path is not None:
-            node = tl.load(path + node * stride_path_l, mask=node >= 0, other=-1).to(tl.int64)
-        old = tl.load(S + d * stride_S_d + i, mask=inside & held & (i < KEPT), other=0.0).to(tl.float32)
-        there = inside & (node >= 0) & (node < tokens)
-        new = load_product(B + node * stride_B_t + d, x + node * stride_x_t + d, there)
-        window += (tl.where(i < KEPT, old, new),)  # type: ignore[assignment]
-    return window
 
 
 @triton.jit

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ShapeMismatch
 
-from ..conv.conv_taps import Advanced, Path, accepted_count, check_replay, check_width, store_columns, tile
+from ..conv.conv_taps import Advanced, Path, accepted_count, check_replay, check_width, load_columns, store_columns, tile
 from ..launch import check_pool, strides
 from ..row import Axes, Slots, launcher, points, reads, updates
 from ..shared.tuning import H200
-from .shortconv_columns import load_advanced
 
 
 def traffic_bytes(advanced: Sequence[int], layers: int, d: int, w: int, *, state: int = 4, io: int = 2) -> int:
@@ -119,7 +118,8 @@ def _shortconv_commit_kernel(
             held = tl.load(fresh + b) == 0
             moves = moves | (held == 0)
         if moves:
-            window = load_advanced(
-                state, at_B, at_x, nodes, first, end, held, d, inside, stride_S_d, stride_B_t, stride_x_t, stride_path_l, KEPT
-            )  # (2)
+            window = load_columns(
+                state, at_x, nodes, first, end, held, d, inside, stride_S_d, stride_x_t, stride_path_l, KEPT, 0, at_B,
+                stride_B_t,
+            )  # (2)  # fmt: skip
             store_columns(state, window, d, inside, stride_S_d, KEPT, BLOCK_D, BLOCK_W)
