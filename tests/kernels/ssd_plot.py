@@ -91,7 +91,7 @@ def window(call: Call) -> SSDWindow:
 
 
 def params(call: Call) -> SSDParams:
-    how = {name: call[name] for name in ("dt_softplus", "dt_limit") if name in call.given}
+    how: dict[str, Any] = {name: call[name] for name in ("dt_softplus", "dt_limit") if name in call.given}
     found: dict[str, Any] = {**call.weights("A", "D", "dt_bias"), **how}
     return SSDParams(**found)
 

@@ -154,7 +154,7 @@ def of_rows(call: Call) -> Iterator[tuple[str, Any, Approx]]:
     o: Any = call.options
     layer = Linear(doubles(call["W"]), doubles(call["bias"]) if "bias" in call.given else None)
     y = eb.linear(eb.exact(doubles(call["x"]), NumericContract(io=o.io)), layer)
-    yield "out", slice(None), y if o.exact else y.store(o.io)  # type: ignore[arg-type]
+    yield "out", slice(None), y if o.exact else y.store(o.io)
 
 
 SUBJECTS = [

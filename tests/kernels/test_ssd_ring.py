@@ -268,7 +268,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", [*SUMS, *OTHERS], ids=[fault[3] for fault in [*SUMS, *OTHERS]])
+@pytest.mark.parametrize("fault", [*SUMS, *OTHERS], ids=[str(fault[3]) for fault in [*SUMS, *OTHERS]])
 def test_planted_fault_of_one_law_is_caught(fault: Any) -> None:
     check, module, old, new, *at = fault
     mutant = mutated(module, old, new, at=at[0] if at else None)
