@@ -132,7 +132,7 @@ def test_kernels_compile_where_states_are_stored_in_16_bits() -> None:
     done = run("-m", "tests.kernels.half_states")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found["seen"]) > 30
+    assert len(found["seen"]) >= 30
     assert found["failed"] == ["ssd_tree_large_kernel"]
 
 
