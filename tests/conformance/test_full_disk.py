@@ -122,7 +122,7 @@ def test_times_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_any_other_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
-    monkeypatch.setattr("conformance.cli.explain", refuse)
+    monkeypatch.setattr("conformance.explain.commands.explain", refuse)
     assert refused("conform explain ssd.step") == (
         "OptionError: the file cannot be written (No space left on device); free some space, or name a folder on another disk"
     )
