@@ -9,7 +9,7 @@ import pytest
 
 from conformance.device import driver, observed
 from conformance.errors import AdapterUnavailable
-from tests.commands import reported
+from tests.commands import done, reported
 
 IGNORES = """
 import numpy as np
@@ -42,11 +42,13 @@ def test_what_ignores_its_device_is_told_to_have_run_on_the_cpu(tmp_path: Path, 
     monkeypatch.setattr(driver, "gpus", lambda: ["NVIDIA H100 80GB HBM3"])
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "ignores.py").write_text(IGNORES)
-    for device in ("cuda", "interpreter"):
-        said = f"--device {device} was given, but these adapters never used it: window", "ran on: cpu"
-        words = ("--adapter", "ignores:adapter", "--device", device, "--in-process")
-        results = reported(0, *words, report=tmp_path / "report", said=said).results
-        assert {r.place for r in results if r.case} == {"cpu"}
+    said = "--device {} was given, but these adapters never used it: window"
+    words = ("--adapter", "ignores:adapter", "--device")
+    alone = done("run", *words, "interpreter", folder=tmp_path, cwd=tmp_path, code=0, said=said.format("interpreter"))
+    assert "ran on: cpu" in alone.stdout
+    told, report = (said.format("cuda"), "ran on: cpu"), tmp_path / "report"
+    results = reported(0, *words, "cuda", "--in-process", report=report, said=told).results
+    assert {r.place for r in results if r.case} == {"cpu"}
     page = (tmp_path / "report" / "report.html").read_text()
     assert "ran on cpu" in page
     assert "on cuda" not in page
