@@ -11,7 +11,7 @@ def output_of(script: str, *words: Any, seconds: float = 600, without: str = "",
     """Runs it with more variables, and without one; one that ends badly fails with the end of its error output."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     environment.pop(without, None)
-    command = [sys.executable, str(Path(__file__).with_name(script)), *map(str, words)]
+    command = [sys.executable, str(Path(__file__).parent / script), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=seconds, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -39,7 +39,9 @@ ELSEWHERE = {
     "conformance/adapters/vllm.py": "what vLLM has",
     "ssmspec_fast/training/loop.py": "the layers of transformers, whose forward passes are replaced for training",
     "perf_gates/losslessness/cells.py": "names of trained models",
-    "perf_gates/gpu/model_shapes.py": "families of judged kernels, the inputs of layers among them",
+    "ssmspec_fast/adapters/kernels.py": "which kinds have a kernel of each form",
+    "perf_gates/gpu/judge/recurrences.py": "families of judged kernels, and what their rows do not say",
+    "perf_gates/static/counted.py": "kinds whose bytes are counted, with their sizes",
 }
 """Where kinds may be known outside the registries, and why."""
 
