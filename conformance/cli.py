@@ -23,8 +23,7 @@ from .diagnose.dump import dump as write_case
 from .engines import cli as engines
 from .errors import ConformanceError
 from .explain import commands
-from .isolation.memory import allowed
-from .isolation.parallel import parallel
+from .isolation.parallel import of_a_worker, parallel
 from .judge.verdict import OTHER, Judgement
 from .on_ray import options
 from .on_ray.crew import Crew
@@ -147,7 +146,9 @@ def run(
             find(identity)
         read_known("", known)
         named = starting.names(adapter, program)
-        opening = Opening(named, device, not in_process, timeout, allowed(memory) // len(named))
+        opening = Opening(
+            named, device, not in_process, timeout, of_a_worker(memory, len(named), elsewhere=share is not None)
+        )
         with owned as folder:
             kept = read_kept(report, keep_passed) if resume else None
             ending = 1 if first else max_failures, explain
@@ -266,11 +267,14 @@ def _judge(
         head = _head(adapters, imported, selection, setting, kept)
         found = replace(opening, names=tuple(adapters))
         one = OnRay(crew, found, selection, setting, parts) if crew else Alone(setting)
-        local = parallel(*asked, len(jobs), len(adapters), opening.device)
-        if local.why and not crew:
+        local = None if crew else parallel(*asked, len(jobs), len(adapters), opening.device)
+        if local and local.why:
             progress.print(local.why, highlight=False, soft_wrap=True)
-        several = local.count > 1 and not crew
-        pool = Pool(local.count, replace(found, memory=local.memory), selection, setting) if several else nullcontext(one)
+        pool = (
+            Pool(local.count, replace(found, memory=local.memory), selection, setting)
+            if local and local.count > 1
+            else nullcontext(one)
+        )
         with pool as judges, progress_bar(progress) as bar:
             folder.begin(head, kept.results.values() if kept else ())
             if crew:

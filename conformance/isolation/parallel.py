@@ -48,6 +48,14 @@ def quota() -> float:
     return float("inf")
 
 
+def of_a_worker(memory: float | None, adapters: int, elsewhere: bool) -> int | None:
+    """The bytes of a worker where one process has one for each adapter; None is a part of the memory of the machine where it
+    starts. A worker on a node of a cluster, `elsewhere`, is the only one of its task."""
+    if elsewhere:
+        return None if memory is None else allowed(memory)
+    return allowed(memory) // adapters
+
+
 def parallel(asked: int | None, memory: float | None, cases: int, adapters: int, device: str) -> Parallel:
     """The processes of a run: `asked` of them, or as many as there are cores and cases for. Each has a worker for each
     adapter, and the workers share the memory of the run: `memory` GiB, or by default a part of the machine's."""

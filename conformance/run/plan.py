@@ -53,7 +53,7 @@ class Job:
 
     def settled(self, case: str) -> "Job":
         """The job of which a case was judged, by its id; "" is that of the job itself."""
-        return next((job for job in self.tried() if job.identity == case), self)
+        return next(job for job in self.tried() if job.identity == case) if case else self
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,16 @@ def test_as_many_processes_as_cores_memory_and_cases_allow(
     assert ("raise --memory" in found.why) == (asked is None and count < min(8, cases // 60 or 1) and device == "cpu")
 
 
+@pytest.mark.parametrize(
+    ("memory", "adapters", "elsewhere", "limit"), [(8, 4, False, 2), (8, 4, True, 8), (None, 4, True, None)]
+)
+def test_a_worker_on_another_machine_has_the_memory_of_that_machine(
+    memory: float | None, adapters: int, elsewhere: bool, limit: int | None
+) -> None:
+    found = parallel.of_a_worker(memory, adapters, elsewhere)
+    assert found == (None if limit is None else limit * GIB)
+
+
 ZEROS_PASS = Selection("standard", operation="attention.verify_tree", seed=532879508)
 """With few slots and large scores every bound of this seed's first draw is wider than the value."""
 
