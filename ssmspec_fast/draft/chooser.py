@@ -6,6 +6,8 @@
     rate(K) = mean over r of tau_r(K), over t(K)                                                                  (4)
     K       = the one with the highest rate; to begin with drafts, it must be `margin` above rate(0)              (5)
     lost    = what TRIED windows of K' > K, and the changes to them and back, take longer than K for their tokens (6)
+    credit  = what drafts gained over plain steps, less what they lost, within GAMBLED plain steps; it pays for       (7)
+              staying with drafts through steps that (5) expects to lose, while their mean gain is positive
 
 K = 0 is a window of the root alone: plain decoding. By (3) and (5) drafts begin only where they gain more than the change
 costs in HOLD steps, and go on while they gain. A longer window K' than (5) says is tried when `share` of the time since the
@@ -43,6 +45,7 @@ CATCH_UP = -1
 
 
 SLOW, GAMBLED, WARY = 0.02, 8, 4.0
+"""The weight of a step in the mean gain; the plain steps of (7); how much `margin` grows in (5) as the credit is used up."""
 HOLD, TRIED = 32, 3
 """Steps for which a change must gain what it costs; the windows of a try, of which one is steady (`costs`)."""
 WEIGHT = 2.0
@@ -101,7 +104,7 @@ class Chose(NamedTuple):
 
 
 class Chooser:
-    """(1) to (6). `windows` gives the tokens of the window for each number of drafts along a path (None: chains of 0 to
+    """(1) to (7). `windows` gives the tokens of the window for each number of drafts along a path (None: chains of 0 to
     `most`).
 
     Raises: ParameterError (most below 1, margin, fade or share outside [0, 1), no window without drafts, a table of shorter
@@ -129,7 +132,7 @@ class Chooser:
         self.left = 0
 
     def choose(self, batch: int, behind: int = 0) -> int:
-        """(3) to (6); `behind` is how often the drafter would have to catch up first."""
+        """(3) to (7); `behind` is how often the drafter would have to catch up first."""
         self.chose = self.decided(batch, behind)
         return self.again()
 

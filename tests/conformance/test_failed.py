@@ -1,13 +1,12 @@
 """`--failed` runs again what failed last time, and nothing else."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from conformance.report.stream import read_report
-from tests.conformance.test_help import environment
+from tests.commands import done
 
 SOURCE = """
 import numpy as np
@@ -30,8 +29,7 @@ def adapter():
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "conformance", "run", "--adapter", "mine", "--explain", "none", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment(), check=False)
+    return done("run", "--adapter", "mine", "--explain", "none", *words, folder=folder, cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +51,13 @@ def test_what_failed_is_run_again_until_it_passes(folder: Path) -> None:
     assert again.header.only == f"{len(failed)} that failed before"
     assert again.header.seeds == first.header.seeds
     (folder / "mine.py").write_text(SOURCE.replace("WRONG", "False"))
-    done = run(folder, "--failed")
-    assert done.returncode == 0, done.stdout + done.stderr
+    made = run(folder, "--failed")
+    assert made.returncode == 0, made.stdout + made.stderr
     verdicts = [result.verdict for result in read_report(folder / "conformance-report" / "failed").results]
     assert verdicts == ["pass"] * len(failed)
-    done = run(folder, "--failed")
-    assert done.returncode == 2
-    assert "no case failed or stayed unknown in the last run into conformance-report" in done.stderr
+    made = run(folder, "--failed")
+    assert made.returncode == 2
+    assert "no case failed or stayed unknown in the last run into conformance-report" in made.stderr
 
 
 @pytest.mark.parametrize(
@@ -74,6 +72,6 @@ def test_what_failed_is_run_again_until_it_passes(folder: Path) -> None:
 def test_what_cannot_be_run_again_is_refused(folder: Path, words: tuple[str, ...], said: str) -> None:
     (folder / "damaged").mkdir(exist_ok=True)
     (folder / "damaged" / "report.jsonl").write_text("")
-    done = run(folder, *words)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split()), done.stderr
+    made = run(folder, *words)
+    assert made.returncode == 2
+    assert said in " ".join(made.stderr.split()), made.stderr

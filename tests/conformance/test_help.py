@@ -1,6 +1,5 @@
 """The help of every command: short and long, values by their kind, and words that a shell completes."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from conformance.main import build, named
+from conformance.run.worker import environment
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -48,8 +48,3 @@ def test_a_shell_completes_commands_and_options() -> None:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, env=environment() | asked, check=True)
         assert done.stdout.split() == [wanted]
-
-
-def environment() -> dict[str, str]:
-    """That of this process, with its modules."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
