@@ -131,11 +131,10 @@ def plant(what: str) -> None:
     from ssmspec_fast.layers.delta import Delta
     from ssmspec_fast.operations import triton_recurrences
 
-    whole = triton_recurrences.taken
+    names = vars(triton_recurrences)
+    whole = names["taken"]
     if what == "D":
-        triton_recurrences.taken = lambda *args, **named: (
-            whole(*args, **named) | ({"D": None} if "D" in args[0].takes else {})
-        )
+        names["taken"] = lambda *args, **named: whole(*args, **named) | ({"D": None} if "D" in args[0].takes else {})
     else:
         Delta.beside = lambda self, inputs: (inputs.g.roll(1, dims=1), inputs.beta)  # type: ignore[method-assign]
 

@@ -155,7 +155,7 @@ def test_planted_faults_of_decisions_are_caught(fault: str, monkeypatch: pytest.
     law, name, make = FAULTS[fault]
     wrong = make(SimpleNamespace(**vars(multi_step)))
     monkeypatch.setattr(multi_step, name, wrong)
-    monkeypatch.setattr("ssmspec_fast.accept.sampled.pick", multi_step.pick)
+    monkeypatch.setattr("ssmspec_fast.accept.sampled.pick", vars(multi_step)["pick"])
     found = [cases.judge(shim(), cases.drawn_case(case))[0] for case in cases.CASES if case[0] == law]
     assert not all(found)
 
