@@ -26,6 +26,7 @@ from .faults.catalogue import FAULTS
 from .faults.classes import CLASSES, LEFT_OUT
 from .faults.fault import Fault
 from .judge.verdict import judge
+from .rotation import ALL, PARTS, Draw, read_draw
 from .run.plan import Job, Selection, plan
 from .suite.specification import Arguments, Specification
 
@@ -106,22 +107,32 @@ def failing(job: Job, shift: int) -> str:
     return judgement.kind if judgement.verdict is Verdict.FAIL else ""
 
 
-def groups() -> list[list[int]]:
-    """The indices of the faults, grouped by operation: these share their expected values."""
-    by: dict[str, list[int]] = {}
+def drawn(draw: Draw | None) -> list[int]:
+    """The indices of the faults to hunt: all, or of each class a fifth, and at least one."""
+    if draw is None:
+        return list(range(len(FAULTS)))
+    classes: dict[str, dict[str, int]] = {}
     for number, fault in enumerate(FAULTS):
-        by.setdefault(fault.operation, []).append(number)
+        classes.setdefault(fault.bug_class, {})[f"{fault.name} {fault.operation}"] = number
+    return sorted(named[name] for of, named in classes.items() for name in draw.chosen(of, list(named)))
+
+
+def groups(numbers: Iterable[int]) -> list[list[int]]:
+    """The indices of faults, grouped by operation: these share their expected values."""
+    by: dict[str, list[int]] = {}
+    for number in numbers:
+        by.setdefault(FAULTS[number].operation, []).append(number)
     return sorted(by.values(), key=len, reverse=True)
 
 
-def hunt_all(processes: int) -> Iterator[Caught]:
-    """Every fault, in the order of the catalogue."""
+def hunt_all(processes: int, draw: Draw | None = None) -> Iterator[Caught]:
+    """The faults of a draw (None: all), in the order of the catalogue."""
     caught: dict[int, Caught] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        for found in pool.map(_hunted, groups()):
+        for found in pool.map(_hunted, groups(drawn(draw))):
             caught.update(found)
-    for number, fault in enumerate(FAULTS):
-        yield replace(caught[number], fault=fault)
+    for number in sorted(caught):
+        yield replace(caught[number], fault=FAULTS[number])
 
 
 def _hunted(numbers: Iterable[int]) -> dict[int, Caught]:
@@ -180,9 +191,20 @@ def markdown(found: Sequence[Caught]) -> str:
 def main(
     processes: Annotated[int, typer.Option(min=1)] = 2,
     out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file.")] = None,
+    draw: Annotated[str, typer.Option(help="all, today, or DATE:TREE: a fifth of the faults of each class.")] = ALL,
 ) -> None:
     """Test the suite by its planted faults. Exits with 1 if one is missed, or was caught by luck."""
-    found, console = list(hunt_all(processes)), Console(width=200)
+    try:
+        fifth = read_draw(draw)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if out and fifth:
+        raise typer.BadParameter("--out writes the table of all planted faults; need --draw all")
+    console = Console(width=200)
+    console.print(
+        "planted faults: all" if fifth is None else f"planted faults: one in {PARTS}: --draw {fifth}", highlight=False
+    )
+    found = list(hunt_all(processes, fifth))
     console.print(shown(found))
     missed = [c for c in found if not c.surely]
     console.print(f"{len(found) - len(missed)} of {len(found)} faults are caught in each of {DRAWS} draws", highlight=False)

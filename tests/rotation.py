@@ -1,8 +1,8 @@
 """Of the slowest tests a fifth runs in CI, another one each day; `--draw all` runs all of them.
 
 `tests/slow.txt` lists functions whose cases take seconds, with their mean, and the commit of the last run of all tests.
-Of the cases of such a function every fifth runs, and at least one; functions without cases count as cases of their file. Date
-and tree decide which: `--draw 2026-11-30:1f0c2a` repeats a run, and the header of each run prints its draw.
+Of the cases of such a function every fifth runs, and at least one (`conformance.rotation`); functions without cases count as
+cases of their file. `--draw 2026-11-30:1f0c2a` repeats a run, and the header of each run prints its draw.
 
 Always run: what `tests/failed.txt` names, the failures of the last nightly run, and the tests whose file, or a file that it
 imports, has changed since the last run of all tests. A file that more than a quarter of the slow tests' files import does not
@@ -15,13 +15,10 @@ writes both lists anew.
 
 import ast
 import functools
-import hashlib
 import re
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from pathlib import Path
 from statistics import fmean
 from xml.etree import ElementTree
@@ -29,32 +26,13 @@ from xml.etree import ElementTree
 import pytest
 import typer
 
+from conformance.rotation import ALL, PARTS, Draw, git, read_draw
+
 ROOT = Path(__file__).parents[1]
 SLOW = ROOT / "tests" / "slow.txt"
 FAILED = ROOT / "tests" / "failed.txt"
-PARTS = 5
-"""Of the cases of a slow function one in so many runs."""
 SECONDS = 1.5
 """A function is slow whose cases take this long on average, on the machine of the last run of all tests."""
-ALL = "all"
-TODAY = "today"
-DRAW = re.compile(r"(\d{4}-\d\d-\d\d):([0-9a-f]+)")
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Which tests run: `day` and `tree` choose the fifth."""
-
-    day: date
-    tree: str
-
-    def __str__(self) -> str:
-        return f"{self.day}:{self.tree}"
-
-    def part(self, name: str) -> int:
-        """Which part of the cases of `name` runs, 0 to PARTS - 1: the next one each day, so that five days run all."""
-        start = int(hashlib.sha256(f"{self.tree} {name}".encode()).hexdigest(), 16)
-        return (start + self.day.toordinal()) % PARTS
 
 
 @dataclass(frozen=True)
@@ -79,19 +57,12 @@ def read_slow(file: Path) -> Slow:
     return Slow(commit, frozenset(names))
 
 
-def read_draw(text: str) -> Draw | None:
+def draw_of(config: pytest.Config) -> Draw | None:
     """The draw that `--draw` names; None: all tests run. Raises: pytest.UsageError: a text that names no draw."""
-    if text == ALL:
-        return None
-    if text == TODAY:
-        return Draw(datetime.now(UTC).date(), git("rev-parse", "--short=12", "HEAD^{tree}") or "0")
-    found = DRAW.fullmatch(text)
     try:
-        if found:
-            return Draw(date.fromisoformat(found[1]), found[2])
-    except ValueError:
-        pass
-    raise pytest.UsageError(f"--draw got {text!r}; need {ALL}, {TODAY}, or the DATE:TREE that a run printed")
+        return read_draw(config.getoption("--draw"), ROOT)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def function_of(test: str) -> str:
@@ -112,29 +83,15 @@ def left_out(tests: Sequence[str], slow: Slow, draw: Draw, always: Iterable[str]
         groups[name if len(ids) > 1 else name.partition("::")[0]] += ids
     out: set[str] = set()
     for name, ids in groups.items():
-        chosen = draw.part(name) % min(PARTS, len(ids))
-        out |= {
-            test
-            for i, test in enumerate(sorted(ids))
-            if i % PARTS != chosen and test not in kept and test.partition("::")[0] not in kept
-        }
+        out |= {test for test in ids if test not in kept and test.partition("::")[0] not in kept} - draw.chosen(name, ids)
     return out
-
-
-def git(*words: str) -> str | None:
-    """What git answers; None where it cannot."""
-    try:
-        done = subprocess.run(("git", *words), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 @functools.cache
 def changed(commit: str) -> frozenset[str] | None:
     """The files that differ from those of `commit`, new ones included; None where git cannot tell."""
-    differ = git("diff", "--name-only", commit) if commit else None
-    new = git("ls-files", "--others", "--exclude-standard")
+    differ = git(ROOT, "diff", "--name-only", commit) if commit else None
+    new = git(ROOT, "ls-files", "--others", "--exclude-standard")
     return None if differ is None or new is None else frozenset(differ.splitlines() + new.splitlines())
 
 
@@ -172,16 +129,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The draw has its date before workers start, so that midnight does not give them two lists."""
-    config.option.draw = str(read_draw(config.option.draw) or ALL)
+    config.option.draw = str(draw_of(config) or ALL)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    draw = read_draw(config.getoption("--draw"))
+    draw = draw_of(config)
     return "slow tests: all run" if draw is None else f"slow tests: one in {PARTS} runs: --draw {draw}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    draw = read_draw(config.getoption("--draw"))
+    draw = draw_of(config)
     if draw is None:
         return
     slow = read_slow(SLOW)
@@ -213,7 +170,7 @@ def lists_of(reports: Iterable[Path]) -> tuple[str, str]:
 def main(reports: list[Path]) -> None:
     """Write the lists of slow and of failed tests from the JUnit files of a run of all tests."""
     slow, failed = lists_of(reports)
-    SLOW.write_text(f"commit {git('rev-parse', 'HEAD')}\n{slow}")
+    SLOW.write_text(f"commit {git(ROOT, 'rev-parse', 'HEAD')}\n{slow}")
     FAILED.write_text(failed)
 
 

@@ -7,21 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from conformance.rotation import PARTS, Draw, read_draw
 from tests import rotation
-from tests.rotation import (
-    FAILED,
-    PARTS,
-    SLOW,
-    Draw,
-    Slow,
-    changed,
-    imports,
-    left_out,
-    lists_of,
-    read_draw,
-    read_slow,
-    readers,
-)
+from tests.rotation import FAILED, SLOW, Slow, changed, imports, left_out, lists_of, read_slow, readers
 
 pytest_plugins = ["pytester"]
 CASES = [f"tests/a.py::test_cases[{i}]" for i in range(12)]
@@ -69,7 +57,7 @@ def test_a_draw_is_read_again_as_it_is_printed() -> None:
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01:ab", "2026-11-30", "2026-11-30:xyz"])
 def test_a_text_that_names_no_draw_is_refused(text: str) -> None:
-    with pytest.raises(pytest.UsageError, match="need all, today, or the DATE:TREE that a run printed"):
+    with pytest.raises(ValueError, match="need all, today, or the DATE:TREE that a run printed"):
         read_draw(text)
 
 
@@ -160,7 +148,7 @@ def test_pytest_leaves_out_what_the_draw_leaves_out(pytester: pytest.Pytester) -
         "rotation.SLOW = pathlib.Path(__file__).with_name('slow.txt')\n"
         "rotation.FAILED = pathlib.Path(__file__).with_name('failed.txt')\n"
         "rotation.ROOT = pathlib.Path(__file__).parent\n"
-        "rotation.git = lambda *words: None if pathlib.Path('no-git').exists() else ''\n"
+        "rotation.git = lambda root, *words: None if pathlib.Path('no-git').exists() else ''\n"
     )
     pytester.path.joinpath("slow.txt").write_text(f"commit {'0' * 40}\n9 test_it.py::test_it\n")
     pytester.path.joinpath("failed.txt").write_text("")

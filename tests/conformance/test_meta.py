@@ -1,21 +1,26 @@
 """The suite judged: the catalogue is whole, the hunt finds what is wrong and nothing else, right rewritings pass."""
 
 import json
+from collections import Counter
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from conformance import false_alarms
+from conformance import false_alarms, meta
 from conformance.cases import Case
 from conformance.false_alarms import campaign, markdown, tally
 from conformance.faults.catalogue import FAULTS, of_name
 from conformance.faults.classes import CLASSES, LEFT_OUT
 from conformance.faults.fault import FP32, fault
 from conformance.faults.recurrences import arithmetic
-from conformance.meta import DRAWS, STRIDE, hunt, jobs, redrawn
+from conformance.meta import DRAWS, STRIDE, drawn, hunt, jobs, redrawn
 from conformance.rewritings import CHUNK, Rewriting, every
+from conformance.rotation import PARTS, Draw
 from ssmspec_ref.contract import FLOAT64, OPERATIONS, Capability, Subject
 
 
@@ -30,6 +35,27 @@ def test_every_fault_says_what_it_does_and_has_its_operation() -> None:
     assert all(f.operation in f.subject.capabilities for f in FAULTS)
     assert len({(f.name, f.operation) for f in FAULTS}) == len(FAULTS) > 140
     assert sum(bool(f.source) for f in FAULTS) > 40
+
+
+def test_five_days_hunt_every_fault_once_and_each_day_one_of_every_class() -> None:
+    days = [drawn(Draw(date(2026, 12, day), "1f0c2a")) for day in range(1, 1 + PARTS)]
+    counts = Counter(number for day in days for number in day)
+    assert set(counts) == set(range(len(FAULTS))) == set(drawn(None))
+    of_class = Counter(f.bug_class for f in FAULTS)
+    assert all(counts[n] == 1 for n, f in enumerate(FAULTS) if of_class[f.bug_class] >= PARTS)
+    assert all({FAULTS[number].bug_class for number in day} == set(of_class) for day in days)
+    assert all(len(day) < 0.25 * len(FAULTS) for day in days)
+
+
+@pytest.mark.parametrize(
+    ("options", "needs"), [(("--draw", "now"), "DATE:TREE"), (("--draw", "today", "--out", "x.md"), "all")]
+)
+def test_a_wrong_draw_and_a_page_of_a_fifth_are_refused(options: tuple[str, ...], needs: str) -> None:
+    app = typer.Typer()
+    app.command()(meta.main)
+    refused = CliRunner().invoke(app, options, env={"COLUMNS": "200"})
+    assert (refused.exit_code, needs in refused.output) == (2, True), refused.output
+    assert not Path("x.md").exists()
 
 
 def test_the_table_that_is_committed_names_every_fault() -> None:
