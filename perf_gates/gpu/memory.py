@@ -46,7 +46,7 @@ class Case:
 
     def folder(self, home: Path) -> Path:
         """A checkpoint of zeros: values change no sizes, and are slow to draw."""
-        config = json.loads((ours("cli.demo", "SHIPPED") / self.model / "config.json").read_text()) | self.sizes
+        config = json.loads((ours("cli.shipped", "SHIPPED") / self.model / "config.json").read_text()) | self.sizes
         family, read = ours("families", "find")(config)
         plan = ours("families.source", "Plan")(torch.bfloat16)
         family.assemble(read, plan)

@@ -14,7 +14,6 @@ from ..accept import Acceptance
 from ..accept.greedy import Greedy
 from ..accept.multi_step import MultiStep
 from ..accept.naive import Naive
-from ..accept.processors import Sampling
 from ..accept.rejection import Rejection
 from ..draft import Drafter
 from ..draft.bandit import BanditDrafter
@@ -27,6 +26,7 @@ from ..draft.nothing import Nothing
 from ..draft.several import Several
 from ..draft.shapes import TREE_A, branches, chain
 from ..draft.text import TextDrafter
+from ..engine.sampling import Sampling
 from ..methods import Method
 from ..methods.activation_replay import ActivationReplay
 from ..methods.joint import Joint, JointByLag

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from ssmspec_ref.near_ties import NearTie, first_difference, near_tie
 
-from ..api import Generation, Prompt
 from ..engine import traces
+from ..generator import Generation, Prompt
 from ..models.build import Parts
 
 PLAIN = ("mode", "device", "dtype", "limit", "sampling", "seed", "slots", "accept")

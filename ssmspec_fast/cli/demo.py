@@ -9,10 +9,9 @@ from rich.text import Text
 
 from ssmspec_ref.near_ties import first_difference
 
-from ..api import Generation, Generator, Piece
-from ..errors import BrokenFile
+from ..generator import Generation, Generator, Piece
 from ..models.build import Parts
-from .generate import SHIPPED
+from .shipped import that_ships
 
 TARGET, DRAFTER = "mamba2", "mamba2-drafter"
 PROMPT = '''class Pool:
@@ -39,10 +38,10 @@ def run(
     """Whether the speculative tokens equal those of plain decoding. Both run on one thread: the models are too small for
     more.
 
-    Raises: BrokenFile if the shipped models are missing, and as `api.load`.
+    Raises: ParameterError if the shipped models are missing, and as `api.load`.
     """
-    target = shipped(TARGET) if target is None else target
-    drafter = str(shipped(DRAFTER)) if drafter is None else drafter
+    target = that_ships(TARGET) if target is None else target
+    drafter = str(that_ships(DRAFTER)) if drafter is None else drafter
     room: dict[str, Any] = {"slots": 1, "cache": len(prompt.encode()) + max(max_tokens, 1)}
     parts = Parts(target, drafter, **given, **room)
     plain = Parts(target, None, None, **{k: v for k, v in given.items() if k != "method"}, **room).load()
@@ -62,17 +61,6 @@ def compared(console: Console, plain: Generator, fast: Generator, prompt: str, m
     spoken = fast.generate([prompt], fast.settings(max_tokens), lambda piece: show(console, piece))
     console.print("\n")
     return judged(console, spoken, plain.generate([prompt], plain.settings(max_tokens)))
-
-
-def shipped(name: str) -> Path:
-    """The folder of a shipped model. Raises: BrokenFile, with the command that makes it."""
-    folder = SHIPPED / name
-    if not (folder / "config.json").is_file():
-        raise BrokenFile(
-            f"{folder} is missing; train the models on a GPU by python -m ssmspec_fast.training --out {SHIPPED}, "
-            "or give --checkpoint and --drafter"
-        )
-    return folder
 
 
 def show(console: Console, piece: Piece) -> None:

@@ -15,7 +15,6 @@ from ssmspec_ref.errors import OptionError, ParameterError, SpecError
 from ssmspec_ref.options import files
 from ssmspec_ref.options.memory import in_bytes
 from ssmspec_ref.options.typed import Typed
-from ssmspec_ref.options.words import nearest
 
 from .options import (
     AcceptOption,
@@ -31,16 +30,16 @@ from .options import (
 )
 from .prompts import check_prompts, prompts_of, shown
 from .refusal import refused
+from .shipped import shipped
 
 if TYPE_CHECKING:
-    from ..accept.processors import Sampling
-    from ..api import Generation, Prompt
     from ..engine.emitted_windows import Counts
+    from ..engine.sampling import Sampling
+    from ..generator import Generation, Prompt
 
 app = typer.Typer(pretty_exceptions_enable=False, help="Complete prompts with a checkpoint, speculatively.")
 DIFFERS, FAILED, INTERRUPTED = 1, 1, 130
 """Exit codes: the demo or --compare found a difference; a completion failed; Ctrl-C."""
-SHIPPED = Path(__file__).parent.parent / "checkpoints"
 WITHOUT_A_MODEL = ("ngram", "ngram+bigram", "lookup")
 """Drafters that are no checkpoint."""
 NOT_OF_THE_DEMO = (
@@ -207,7 +206,7 @@ def _generate(
     show: bool,
 ) -> tuple["Generation", dict[str, Any]]:
     """Loads, prints the memory it takes, completes; returns the completions, and the tokens that there was room for."""
-    from ..api import Piece
+    from ..generator import Piece
     from ..models.build import Parts
     from ..models.tokenizer import encoded
     from . import choices
@@ -301,24 +300,10 @@ def write_whole(file: Path, text: str) -> None:
 
 def _sampling(**given: Any) -> "Sampling | None":
     """None for greedy without penalties. Raises: ParameterError."""
-    from ..accept.processors import Sampling
+    from ..engine.sampling import Sampling
 
     found = Sampling(**given)
     return None if found.temperature == 0 and not found.remembers else found
-
-
-def shipped(given: Path | None, words: tuple[str, ...] = ()) -> Path | None:
-    """The folder of a shipped model, given by its name; a folder that exists, and each of some words, unchanged.
-
-    Raises: ParameterError for anything else.
-    """
-    if given is None or given.exists() or str(given) in words:
-        return given
-    names = sorted(folder.parent.name for folder in SHIPPED.glob("*/config.json"))
-    if str(given) in names:
-        return SHIPPED / given
-    near = nearest(str(given), [*words, *names])
-    raise ParameterError(f"{given} does not exist{near}; give a folder, or one of {', '.join([*words, *names])}")
 
 
 def _one_thread(weights: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ssmspec_ref.errors import ParameterError
 
 if TYPE_CHECKING:
-    from ..api import Prompt
+    from ..generator import Prompt
 
 NEEDED = 'give {"prompt": "text"}, {"prompt": [1, 2, 3]} with token ids, or plain text'
 

@@ -13,7 +13,7 @@ from ssmspec_ref.options.memory import in_bytes
 from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import one_of
 
-from .generate import WITHOUT_A_MODEL, shipped
+from .generate import WITHOUT_A_MODEL
 from .options import (
     AcceptOption,
     CheckpointOption,
@@ -28,6 +28,7 @@ from .options import (
     TreeOption,
 )
 from .refusal import refused
+from .shipped import shipped
 
 if TYPE_CHECKING:
     from socket import socket

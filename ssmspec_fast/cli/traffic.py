@@ -13,9 +13,10 @@ from ssmspec_ref.options import files
 from ssmspec_ref.options.typed import Typed
 from ssmspec_ref.options.words import one_of
 
-from .generate import WITHOUT_A_MODEL, shipped, write_whole
+from .generate import WITHOUT_A_MODEL, write_whole
 from .options import CheckpointOption, ChooseOption, DeviceOption, DraftsOption, MethodOption
 from .refusal import refused
+from .shipped import shipped
 
 if TYPE_CHECKING:
     from ..engine.loop import Engine

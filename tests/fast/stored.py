@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ssmspec_fast.cli.generate import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
 
 MODEL = "bpe-drafter"
 TRUNCATED = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}

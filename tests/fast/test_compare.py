@@ -12,6 +12,7 @@ from typer.testing import Result
 
 from ssmspec_fast.accept import greedy
 from ssmspec_fast.cli import generate as cli
+from ssmspec_fast.cli.shipped import SHIPPED, shipped
 from ssmspec_ref.errors import ParameterError
 
 from .commands import called
@@ -137,13 +138,13 @@ def test_without_a_drafter_there_is_nothing_to_compare(trained: Path) -> None:
 def test_a_model_that_ships_is_found_by_its_name_and_a_folder_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli.shipped(Path("mamba2")) == cli.SHIPPED / "mamba2"
-    assert cli.shipped(Path("lookup"), cli.WITHOUT_A_MODEL) == Path("lookup")
+    assert shipped(Path("mamba2")) == SHIPPED / "mamba2"
+    assert shipped(Path("lookup"), cli.WITHOUT_A_MODEL) == Path("lookup")
     with pytest.raises(ParameterError, match=r"mamba3 does not exist \(did you mean 'mamba2'\?\); give a folder"):
-        cli.shipped(Path("mamba3"))
+        shipped(Path("mamba3"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mamba2").mkdir()
-    assert cli.shipped(Path("mamba2")) == Path("mamba2")
+    assert shipped(Path("mamba2")) == Path("mamba2")
 
 
 def test_method_and_mode_are_named_and_the_json_holds_the_comparison(

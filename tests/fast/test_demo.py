@@ -23,7 +23,7 @@ def call(*words: str | Path, colour: bool = False) -> Result:
 
 @pytest.fixture
 def shipped(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "SHIPPED", trained)
+    monkeypatch.setattr("ssmspec_fast.cli.shipped.SHIPPED", trained)
 
 
 @pytest.mark.usefixtures("shipped")
@@ -85,11 +85,14 @@ def test_a_planted_fault_is_caught(owner: Any, name: str, fault: Any, monkeypatc
     assert re.fullmatch(r"identical to plain decoding: no, first difference at token \d+", made.stdout.splitlines()[-1])
 
 
-def test_models_that_are_not_there_are_named_with_the_command_that_trains_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", [("--demo",), ("--checkpoint", "mamba2", "--prompt", "def")])
+def test_models_that_are_not_installed_are_refused_in_one_line_with_the_command_that_installs_them(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "SHIPPED", tmp_path)
-    made = call()
+    monkeypatch.setattr("ssmspec_fast.cli.shipped.SHIPPED", tmp_path)
+    made = called(cli.app, *words)
     assert made.exit_code == REFUSED
-    assert made.stderr.startswith("BrokenFile: ")
-    assert f"python -m ssmspec_fast.training --out {tmp_path}" in made.stderr
+    assert made.stderr == (
+        "ParameterError: mamba2 does not exist, and the models that ship are not installed; "
+        "run pip install ../ssmspec/ssmspec_fast/checkpoints, or give a folder\n"
+    )

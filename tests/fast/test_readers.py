@@ -14,8 +14,8 @@ import torch
 from hypothesis import example, given, settings
 
 from ssmspec_fast.cli import generate as command
-from ssmspec_fast.cli.demo import SHIPPED
 from ssmspec_fast.cli.refusal import REFUSED, shown
+from ssmspec_fast.cli.shipped import SHIPPED
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.draft.shapes import branches, chain
 from ssmspec_fast.engine.window import Proposal

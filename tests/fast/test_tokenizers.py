@@ -13,9 +13,9 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from ssmspec_fast.api import Generator
-from ssmspec_fast.cli.generate import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
 from ssmspec_fast.errors import BrokenFile
+from ssmspec_fast.generator import Generator
 from ssmspec_fast.models import growth
 from ssmspec_fast.models.tokenizer import WINDOW, Bare, Stream, Tokenizer, encoded
 

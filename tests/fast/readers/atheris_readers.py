@@ -43,7 +43,7 @@ def read(data: bytes) -> None:
 
 def corpus() -> Path:
     """The configs that ship, an index and a header to begin with."""
-    from ssmspec_fast.cli.demo import SHIPPED
+    from ssmspec_fast.cli.shipped import SHIPPED
 
     home = FOLDER / "corpus"
     home.mkdir(exist_ok=True)

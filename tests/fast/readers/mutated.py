@@ -74,7 +74,7 @@ def main() -> None:
     folder, begin, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     import transformers  # noqa: F401  (what is loaded is not counted)
 
-    from ssmspec_fast.cli.demo import SHIPPED
+    from ssmspec_fast.cli.shipped import SHIPPED
 
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
