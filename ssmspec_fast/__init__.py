@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .accept.processors import Sampling
-    from .api import Completion, Generation, Generator, Piece, load
+    from .api import load
     from .engine.requests import Settings
+    from .engine.sampling import Sampling
+    from .generator import Completion, Generation, Generator, Piece
 
 __all__ = ["Completion", "Generation", "Generator", "Piece", "Sampling", "Settings", "load"]
-HOMES = {"Settings": "engine.requests", "Sampling": "accept.processors"}
+HOMES = {"Settings": "engine.requests", "Sampling": "engine.sampling", "load": "api"}
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f".{HOMES.get(name, 'api')}", __name__), name)
+    return getattr(import_module(f".{HOMES.get(name, 'generator')}", __name__), name)

@@ -4,8 +4,10 @@ import ast
 import subprocess
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -50,6 +52,52 @@ def offences(package: str, source: str) -> set[str]:
         if name.split(".")[0] not in sys.stdlib_module_names
         and not any(name == a or name.startswith(a + ".") for a in allowed)
     }
+
+
+def modules(roots: Mapping[str, Path]) -> dict[str, Path]:
+    """Every module of some packages, by its dotted name; a package is its `__init__`."""
+    found = {}
+    for package, root in roots.items():
+        for file in root.rglob("*.py"):
+            parts = (package, *file.relative_to(root).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def circles(roots: Mapping[str, Path]) -> list[set[str]]:
+    """Modules that import each other, wherever the import stands: in a function and for types alone, too."""
+    every, graph = modules(roots), networkx.DiGraph()
+    for name, file in every.items():
+        inside = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = inside[: len(inside) - node.level + 1] if node.level else []
+                base = [*base, *(node.module.split(".") if node.module else ())]
+                named = [".".join([*base, alias.name]) for alias in node.names]
+            else:
+                continue
+            for other in named:
+                while other and other not in every:
+                    other = other.rpartition(".")[0]
+                if other and not f"{name}.".startswith(f"{other}."):
+                    graph.add_edge(name, other)
+    return [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    assert circles(PACKAGES) == []
+
+
+@pytest.mark.parametrize("line", ["from .b import y", "def f():\n    from p import b", "if TYPE_CHECKING:\n    import p.b"])
+def test_a_planted_circle_is_found_wherever_the_import_stands(tmp_path: Path, line: str) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "a.py").write_text(f"x = 1\n{line}\n")
+    (tmp_path / "b.py").write_text("from .a import x\ny = 1\n")
+    assert circles({"p": tmp_path}) == [{"p.a", "p.b"}]
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert circles({"p": tmp_path}) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -3,9 +3,8 @@
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,10 +13,7 @@ from ..run.again import python
 from ..run.plan import Job
 from ..run.results import Setting, record
 from ..run.runner import Alone
-from .ids import ROOT, identify
-
-if TYPE_CHECKING:
-    from .session import Run
+from .ids import identify
 
 
 class CaseFailed(Exception):
@@ -68,22 +64,6 @@ class EmptyItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, None, str]:
         return self.path, None, f"{self.result.subject}: {self.result.operation}"
-
-
-class Suite(pytest.Collector):
-    """The cases of every given adapter."""
-
-    def __init__(self, *, run: "Run", **given: Any) -> None:
-        super().__init__(**given)
-        self.run = run
-
-    def collect(self) -> Iterator[pytest.Item]:
-        for identity, job in self.run.chosen:
-            name = identity.removeprefix(f"{ROOT}::")
-            yield CaseItem.from_parent(self, name=name, nodeid=identity, job=job, setting=self.run.setting)
-        for identity, result in self.run.empty:
-            name = identity.removeprefix(f"{ROOT}::")
-            yield EmptyItem.from_parent(self, name=name, nodeid=identity, result=result)
 
 
 def told(failure: pytest.ExceptionInfo[BaseException]) -> Any:

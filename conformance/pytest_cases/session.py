@@ -1,6 +1,7 @@
 """One pytest session with the suite: which cases are selected, their results, the report."""
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
@@ -27,9 +28,9 @@ from ..run.results import EXPLAIN, Setting, unmet
 from ..run.runner import run
 from ..starting import names
 from ..suite.specification import TIERS
-from .ids import case_of, identify_empty, mistake, numbered
+from .ids import ROOT, case_of, identify_empty, mistake, numbered
 from .ids import names as named
-from .items import CaseItem, EmptyItem, Suite, rerun
+from .items import CaseItem, EmptyItem, rerun
 
 PART = "part"
 """The folder inside the report's folder for the report of some of the cases."""
@@ -232,3 +233,19 @@ class Run:
         terminalreporter.write_line(told.getvalue().rstrip())
         if self.written:
             terminalreporter.write_line(self.written)
+
+
+class Suite(pytest.Collector):
+    """The cases of every given adapter."""
+
+    def __init__(self, *, run: Run, **given: Any) -> None:
+        super().__init__(**given)
+        self.run = run
+
+    def collect(self) -> Iterator[pytest.Item]:
+        for identity, job in self.run.chosen:
+            name = identity.removeprefix(f"{ROOT}::")
+            yield CaseItem.from_parent(self, name=name, nodeid=identity, job=job, setting=self.run.setting)
+        for identity, result in self.run.empty:
+            name = identity.removeprefix(f"{ROOT}::")
+            yield EmptyItem.from_parent(self, name=name, nodeid=identity, result=result)

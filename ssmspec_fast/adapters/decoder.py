@@ -18,9 +18,8 @@ from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
 from ..engine.decoder import Decoder
-from ..engine.handover import SequenceState
 from ..engine.sequences import new_sequences
-from ..engine.state import Pools, tensors
+from ..engine.state import Pools, SequenceState, tensors
 from ..engine.window import Verdict, Window
 from ..methods.activation_replay import ActivationReplay
 from ..methods.joint import Joint

@@ -21,10 +21,11 @@ from ssmspec_ref.shapes import Array
 from ..accept.greedy import Greedy
 from ..accept.multi_step import judge
 from ..accept.processors import Rules as Asked
-from ..accept.processors import Sampling, past, process
+from ..accept.processors import past, process
 from ..accept.sampled import choices
 from ..accept.walk import cut, walk
 from ..device import check_device
+from ..engine.sampling import Sampling
 from ..engine.sequences import Sequences, new_sequences
 from ..engine.window import Proposal, Verdict, Window
 from ..operations import Taps

@@ -13,7 +13,7 @@ import torch
 from ssmspec_ref.contract import Capability, Limits, NumericContract, Subject
 from ssmspec_ref.shapes import Array
 
-from ..engine.handover import SequenceState
+from ..engine.state import SequenceState
 from ..operations import Operations
 from . import methods
 from .decoder import NOT_THERE, Decoding

@@ -22,10 +22,10 @@ from ssmspec_ref.errors import SpecError, Unsupported
 
 from ..accept import Acceptance
 from ..accept.naive import Naive
-from ..accept.processors import Sampling
 from ..engine.emitted_windows import EmittedWindow
 from ..engine.graphs import CUDARecorder, Recorder
 from ..engine.requests import Settings
+from ..engine.sampling import Sampling
 from ..engine.scheduler import Scheduler, Served
 from ..engine.window import Proposal, Verdict
 from ..models.build import Parts

@@ -18,8 +18,8 @@ from ssmspec_ref.shapes import Array
 
 from ..device import check_device
 from ..engine.decoder import Decoder
-from ..engine.handover import SequenceState, take_out
 from ..engine.sequences import new_sequences
+from ..engine.state import SequenceState
 from ..engine.window import Verdict, Window
 from ..models.model import Model
 from ..operations import Emitted, Operations
@@ -115,7 +115,7 @@ class SlotDecoder:
         pools = self.decoder.pools
         self.decoder.pools = copy.deepcopy(pools)
         try:
-            held = take_out(self.decoder, slot, self.sequences)
+            held = self.decoder.settled(slot, self.sequences)
         finally:
             self.decoder.pools = pools
         return tuple((a.double().cpu().numpy(), b.double().cpu().numpy()) for a, b in held.layers)

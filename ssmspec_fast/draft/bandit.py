@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..accept.processors import Sampling
+from ..engine.sampling import Sampling
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict
 from ..models.model import Model

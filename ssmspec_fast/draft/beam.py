@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ssmspec_ref.errors import ParameterError
 
-from ..accept.processors import Sampling, past, process, rules_of
+from ..accept.processors import past, process, rules_of
+from ..engine.sampling import Sampling
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Window
 from ..models.model import Model

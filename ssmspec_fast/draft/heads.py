@@ -15,9 +15,10 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, ShapeMismatch
 
 from ..accept.noise import DRAW, check_seed, uniforms
-from ..accept.processors import ORDERED, Sampling, process, rules_of
+from ..accept.processors import ORDERED, process, rules_of
 from ..accept.sampled import pick
 from ..engine.decoder import Decoder
+from ..engine.sampling import Sampling
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict, Window
 from ..models.model import Model, head

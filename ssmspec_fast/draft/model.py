@@ -23,9 +23,10 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError
 
 from ..accept.noise import DRAW, check_seed, uniforms
-from ..accept.processors import ORDERED, Past, Sampling, needs_of, past, penalised, process, rules_of
+from ..accept.processors import ORDERED, Past, needs_of, past, penalised, process, rules_of
 from ..accept.sampled import pick
 from ..engine.prefill import Piece
+from ..engine.sampling import Sampling
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Window
 from ..errors import TokenizerMismatch

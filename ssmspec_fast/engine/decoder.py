@@ -14,10 +14,9 @@ from ..methods import Method
 from ..methods.plain import Plain
 from ..models.model import Mixer, Model, head, through
 from ..operations import Operations, Rows
-from .handover import SequenceState, put_in, take_out
 from .prefill import CHUNK, Piece, prefill, read
 from .sequences import Sequences
-from .state import Pools, check_memory
+from .state import Cache, Pools, SequenceState, check_memory
 from .window import Feed, Verdict, Window
 
 PLAIN = Plain()
@@ -155,12 +154,38 @@ class Decoder:
         """
         if self.judged is not None and bool((self.judged.slots == slot).any()):
             raise SlotError(f"slot {slot} has a window that is verified but not committed; commit it first")
-        return take_out(self, slot, sequences)
+        return self.settled(slot, sequences)
+
+    def settled(self, slot: int, sequences: Sequences) -> SequenceState:
+        """A copy of a slot's state, brought up to date with all its committed tokens, which no method's records add to."""
+        pools, slots = self.pools, torch.tensor([slot], device=self.model.device)
+        self.method.settle(pools, slots, self.model, sequences, self.operations)
+        place, length = int(self.method.places(pools, slots)), int(pools.length[slot])
+        pairs = (
+            (state.K[slot, :length], state.V[slot, :length]) if isinstance(state, Cache) else (state.M[slot], state.S[place])
+            for state in pools.layers
+        )
+        return SequenceState(tuple((a.clone(), b.clone()) for a, b in pairs), length)
 
     def restore(self, slot: int, held: SequenceState) -> None:
-        """Writes a sequence into a free slot. Raises: SlotError, LengthError."""
+        """Writes a sequence into a free slot of a decoder of the same model, which may use any method.
+
+        Raises: SlotError, LengthError for a sequence longer than the cache, before anything is written.
+        """
         self.check_slots([slot])
-        put_in(self, slot, held)
+        if held.length > self.cache:
+            raise LengthError(
+                f"the sequence has {held.length} tokens, but a slot holds {self.cache}; build the decoder with a longer cache"
+            )
+        pools, slots = self.pools, torch.tensor([slot], device=self.model.device)
+        self.method.start(pools, slots)
+        place = int(self.method.places(pools, slots))
+        for state, (a, b) in zip(pools.layers, held.layers, strict=True):
+            if isinstance(state, Cache):
+                state.K[slot, : held.length], state.V[slot, : held.length] = a, b
+            else:
+                state.M[slot], state.S[place] = a, b
+        pools.length[slot] = held.length
 
     def fork(self, slot: int, to: int, sequences: Sequences) -> None:
         """Copies the sequence of a slot, tokens included, to another slot. Raises: SlotError as `snapshot`."""

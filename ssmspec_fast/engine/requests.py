@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ssmspec_ref.errors import BudgetError, ParameterError
 
-if TYPE_CHECKING:
-    from ..accept.processors import Sampling
+from .sampling import Sampling
 
 Finish = Literal["eos", "stop", "length", "failed"]
 
@@ -29,7 +28,7 @@ class Settings:
     budget: int
     eos: tuple[int, ...] = ()
     stop: tuple[tuple[int, ...], ...] = ()
-    sampling: "Sampling | None" = None
+    sampling: Sampling | None = None
     seed: int | None = None
     drafts: int | None = None
     drafter: str | None = None

@@ -9,9 +9,9 @@ among `names`, `drafts` (s) the most tokens that it drafts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +19,12 @@ from torch import Tensor
 from ..operations import Operations
 from ..operations.slots import index, sent, stand_in
 from .requests import Settings
+from .sampling import Needs, Sampling
 from .window import Verdict
-
-if TYPE_CHECKING:
-    from ..accept.processors import Needs
 
 NONE = -2
 """Padding: not a token of a vocabulary, and not the -1 after the end of a run."""
-FIELDS = 7
+FIELDS = len(fields(Sampling))
 """The number of fields of a `Sampling`."""
 
 
@@ -38,7 +36,7 @@ class Asked(NamedTuple):
     sequence.
     """
 
-    sampling: "Needs | None" = None
+    sampling: Needs | None = None
     seeds: bool = False
     ends: tuple[int, ...] | None = ()
     stops: bool = False

@@ -35,6 +35,15 @@ class Cache:
 
 
 @dataclass(frozen=True)
+class SequenceState:
+    """One sequence, for a fork, a preemption, or a change of method: for each layer M and S, or the committed K and V; and
+    the number of committed tokens."""
+
+    layers: tuple[tuple[Tensor, Tensor], ...]
+    length: int
+
+
+@dataclass(frozen=True)
 class Convolutions:
     """The windows M (k, s, c, w) and states S (k, places, ..) of all layers of one shape, each in one tensor: one launch
     moves them all.

@@ -6,21 +6,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..accept import Acceptance
-from ..accept.processors import Sampling
 from ..cli import choices
 from ..device import check_device
 from ..draft import Drafter
 from ..engine.emitted_windows import StreamingEngine
 from ..engine.requests import whole
+from ..engine.sampling import Sampling
 from ..errors import MemoryRefused
 from ..families.source import Plan
+from ..generator import Generator
 from ..methods import Method
 from ..operations import Operations
 from .checkpoint import STORAGE, Checkpoint, open_checkpoint
@@ -38,9 +38,6 @@ from .memory import (
 )
 from .model import Model
 from .tokenizer import FILE, Bare, Tokenizer, check_size, same
-
-if TYPE_CHECKING:
-    from ..api import Generator
 
 
 @dataclass
@@ -174,10 +171,8 @@ class Parts:
         assemble = partial(checkpoint.family.assemble, checkpoint.config, Plan(self.type))
         return gpu_reading(assemble, weights, torch.device(self.device))
 
-    def load(self) -> "Generator":
+    def load(self) -> Generator:
         """Reads the weights. Raises: BrokenFile."""
-        from ..api import Generator
-
         draft = None if self.draft is None else self.draft.load(self.type, self.device)
         engine = self.build(self.target.load(self.type, self.device), draft)
         return Generator(engine, self.tokenizer(self.target))

@@ -17,8 +17,8 @@ from starlette.requests import ClientDisconnect
 
 from ssmspec_ref.errors import SpecError
 
-from ..api import Generator
 from ..engine.requests import Settings
+from ..generator import Generator
 from .answers import Answers, ChatAnswers
 from .asked import Asked, Chat, Completion
 from .bounds import read

@@ -16,7 +16,6 @@ from ssmspec_fast.accept import Acceptance
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft import Drafter
 from ssmspec_fast.draft.bandit import BanditDrafter
@@ -27,6 +26,7 @@ from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import TREE_A, branches, chain
 from ssmspec_fast.draft.text import TextDrafter
 from ssmspec_fast.draft.wrapper import Wrapper
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.window import Proposal, Verdict
 from ssmspec_fast.methods import Method

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.models.build import Parts
 
 

@@ -15,11 +15,12 @@ from scipy.stats import chi2, ncx2
 from ssmspec_fast.accept import multi_step
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling, past, process
+from ssmspec_fast.accept.processors import past, process
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft import Drafter
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.engine.sequences import Sequences, new_sequences
 from ssmspec_fast.engine.window import Proposal, Window
 from ssmspec_fast.families import find

@@ -12,7 +12,6 @@ from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft import Drafter
 from ssmspec_fast.draft.bandit import BanditDrafter
@@ -25,6 +24,7 @@ from ssmspec_fast.draft.several import Several
 from ssmspec_fast.draft.shapes import branches, chain
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.engine.window import Proposal
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import ssmspec_fast
 from conformance import main
 from ssmspec_fast.cli import generate as cli
-from ssmspec_fast.cli.demo import SHIPPED
 from ssmspec_fast.cli.refusal import REFUSED
+from ssmspec_fast.cli.shipped import SHIPPED
 from ssmspec_fast.device import check_device
 from ssmspec_fast.engine.emitted_windows import EmittedWindow, count
 from ssmspec_fast.errors import BrokenFile, MemoryRefused, TokenizerMismatch

@@ -7,11 +7,11 @@ import torch
 
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft.heads import HeadDrafter
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.engine.loop import Engine
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.methods import Method
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.joint import Joint

@@ -9,7 +9,6 @@ import torch
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
 from ssmspec_fast.accept.noise import DRAW, uniforms
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft import Drafter
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.beam import BeamDrafter
@@ -18,6 +17,7 @@ from ssmspec_fast.draft.rows import Rows
 from ssmspec_fast.draft.shapes import TREE_A, Shape, branches, chain
 from ssmspec_fast.draft.wrapper import Wrapper
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.window import Proposal
 from ssmspec_fast.errors import MemoryRefused, TokenizerMismatch

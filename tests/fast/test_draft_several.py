@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
-from ssmspec_fast.cli.generate import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
 from ssmspec_fast.draft import Drafter
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
@@ -18,6 +17,7 @@ from ssmspec_fast.draft.several import Several
 from ssmspec_fast.draft.shapes import chain
 from ssmspec_fast.engine.emitted_windows import EmittedWindow, StreamingEngine
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.plain import Plain
 from ssmspec_fast.models.build import Parts

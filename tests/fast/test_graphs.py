@@ -8,7 +8,6 @@ import torch
 
 from conformance.suite.graph.tape import Tape, TapeRecorder, Uncapturable
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.accept.rejection import Rejection
 from ssmspec_fast.draft.bandit import BanditDrafter
 from ssmspec_fast.draft.chooser import Chooser, Chosen
@@ -18,6 +17,7 @@ from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.shapes import branches, chain
 from ssmspec_fast.engine.loop import Engine
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.methods.activation_replay import ActivationReplay
 from ssmspec_fast.methods.tree import Tree
 from ssmspec_fast.operations.torch_ops import TorchOperations

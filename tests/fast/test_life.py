@@ -11,7 +11,7 @@ from conformance.judge.verdict import judge
 from conformance.suite import find
 from ssmspec_fast.adapters.engine import operations_of
 from ssmspec_fast.adapters.life import METHODS, Server
-from ssmspec_fast.engine.handover import SequenceState
+from ssmspec_fast.engine.state import SequenceState
 from ssmspec_ref.contract import Capability, NumericContract, Verdict
 
 CASE = "life.states/b3,t4,j{},{}/script={},block=none,kind={}/gentle/s0"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from perf_gates.gpu import memory as gpu_memory
-from ssmspec_fast.accept.processors import Sampling
-from ssmspec_fast.cli.demo import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.families.source import Plan
 from ssmspec_fast.models import build, memory
 from ssmspec_fast.models.build import Parts

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ssmspec_fast.cli.demo import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
 from ssmspec_fast.errors import MemoryRefused
 from ssmspec_fast.families import find
 from ssmspec_fast.families.source import Plan

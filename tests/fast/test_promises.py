@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.ngram import PromptLookup
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.engine.window import Proposal
 from ssmspec_fast.methods.activation_replay import ActivationReplay

@@ -13,12 +13,12 @@ from conformance.suite.graph.tape import TapeRecorder
 from ssmspec_fast.accept.greedy import Greedy
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.model import ModelDrafter
 from ssmspec_fast.draft.ngram import NGram, PromptLookup
 from ssmspec_fast.draft.nothing import Nothing
 from ssmspec_fast.engine.emitted_windows import StreamingEngine
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.engine.scheduler import Scheduler, Served
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.methods.activation_replay import ActivationReplay

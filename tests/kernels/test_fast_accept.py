@@ -10,8 +10,8 @@ import torch
 from ssmspec_fast.accept import fused
 from ssmspec_fast.accept.multi_step import MultiStep
 from ssmspec_fast.accept.naive import Naive
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.operations.torch_ops import TorchOperations
 from ssmspec_fast.operations.triton_ops import TritonOperations
 from tests.fast.test_accept import proposal_of, sequences_of

@@ -8,7 +8,7 @@ import pytest
 from conformance.judge.verdict import judge
 from conformance.suite import find
 from ssmspec_fast.adapters.life import METHODS, Server
-from ssmspec_fast.engine.handover import SequenceState
+from ssmspec_fast.engine.state import SequenceState
 from ssmspec_fast.operations.triton_ops import TritonOperations
 from ssmspec_fast.operations.triton_recurrences import Delta
 from ssmspec_ref.contract import Capability, NumericContract, Verdict

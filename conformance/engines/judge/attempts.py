@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..diagnosis import explained
 from ..errors import EngineDied, EngineFailed, EngineRefused, PlainFailed
@@ -10,10 +10,8 @@ from ..laws import COUNTED, Finding, applied, counted, cut, followed, lossless, 
 from ..oracle import Oracle
 from ..protocol import Answer, Engine, Options, Request, Started
 from ..schedules import Ask, Offer, Schedule, in_full
+from .against_plain import AgainstPlain
 from .found import DRAFTED, KEPT, purpose
-
-if TYPE_CHECKING:
-    from .judge import Judge
 
 AGAIN = "started again"
 Break = tuple[Finding, str]
@@ -37,7 +35,7 @@ class Resolved(NamedTuple):
 class Attempts:
     """Schedules in one configuration of an engine, in the process that runs or in a new one."""
 
-    def __init__(self, judge: "Judge", name: str, options: Options) -> None:
+    def __init__(self, judge: AgainstPlain, name: str, options: Options) -> None:
         self.judge, self.name, self.options = judge, name, options
         self.engine: Engine | None = None
         self.started: Started | None = None

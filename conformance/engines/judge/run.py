@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as seeded
@@ -19,12 +18,10 @@ from ..laws import COUNTED, Finding, failure_of, zero
 from ..oracle import Oracle
 from ..protocol import Answer, Options, Request
 from ..schedules import LONGEST, Schedule, features, schedules, told
+from .against_plain import AgainstPlain
 from .attempts import Attempts
 from .found import DRAFTED, KEPT, Failure, purpose
 from .smallest import Smallest
-
-if TYPE_CHECKING:
-    from .judge import Judge
 
 
 class Broken(Exception):
@@ -34,7 +31,7 @@ class Broken(Exception):
 class Run:
     """One configuration of one engine."""
 
-    def __init__(self, judge: "Judge", name: str, options: Options) -> None:
+    def __init__(self, judge: AgainstPlain, name: str, options: Options) -> None:
         self.judge, self.name = judge, name
         self.attempts = Attempts(judge, name, options)
         self.past: list[Schedule] = []

@@ -18,10 +18,10 @@ from typing import Any
 
 import openai
 
-from ssmspec_fast.accept.processors import Sampling
-from ssmspec_fast.api import Generator
-from ssmspec_fast.cli.generate import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
+from ssmspec_fast.generator import Generator
 from ssmspec_fast.models.build import Parts
 from ssmspec_fast.serve.app import Limits, Service
 from ssmspec_fast.serve.chat.template import template_of

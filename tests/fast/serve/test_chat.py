@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from ssmspec_fast.accept.processors import Sampling
-from ssmspec_fast.cli.generate import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.serve.chat.template import template_of
 
 from ..stored import STORED, store

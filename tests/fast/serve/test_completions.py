@@ -6,10 +6,10 @@ import openai
 import pytest
 import torch
 
-from ssmspec_fast.accept.processors import Sampling
-from ssmspec_fast.cli.generate import SHIPPED
+from ssmspec_fast.cli.shipped import SHIPPED
 from ssmspec_fast.engine import traces
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 
 from .serving import MODEL, Ask, Running, engine_of, said, serving, together
 

@@ -14,10 +14,10 @@ import httpx2
 import openai
 import pytest
 
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.cli.refusal import REFUSED
 from ssmspec_fast.cli.serve import app
 from ssmspec_fast.engine.emitted_windows import StreamingEngine
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.serve.worker import Worker
 
 from ..commands import called

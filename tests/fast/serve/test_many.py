@@ -6,10 +6,10 @@ from typing import Any
 import openai
 import pytest
 
-from ssmspec_fast.accept.processors import Sampling
 from ssmspec_fast.draft.ngram import PromptLookup
 from ssmspec_fast.engine import emitted_windows
 from ssmspec_fast.engine.requests import Settings
+from ssmspec_fast.engine.sampling import Sampling
 from ssmspec_fast.engine.sequences import Sequences
 from ssmspec_fast.serve import app
 from ssmspec_fast.serve.call import Call
