@@ -8,6 +8,7 @@ from torch import Tensor
 from ssmspec_ref.errors import ParameterError, Unsupported
 
 from ..draft import Drafter
+from ..engine.sampling import Sampling
 from ..engine.sequences import Sequences
 from ..engine.window import Proposal, Verdict, Window
 from ..operations import Operations
@@ -15,7 +16,7 @@ from ..operations.slots import index
 from . import Acceptance
 from .fused import naive
 from .noise import COIN, PICK, check_seed, uniforms
-from .processors import ORDERED, Past, Sampling, needs_of, past, process, rules_of
+from .processors import ORDERED, Past, needs_of, past, process, rules_of
 from .walk import best, broken, cut, walk
 
 LAWS: tuple[str, ...] = ("iid", "without_replacement", "point_mass")
