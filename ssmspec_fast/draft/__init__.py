@@ -32,6 +32,7 @@ class Drafter(ABC):
     follows    whether it keeps a state that follows the accepted tokens
     reads      for such a state, how many unread tokens `propose` and `catch_up` read at most; None: any number
     names      the drafters that a request may name, if there are several (`several.Several`)
+    decoder    that of its own model, if it has one
     """
 
     nodes: int
@@ -42,6 +43,12 @@ class Drafter(ABC):
     follows = False
     reads: tuple[int, int] | None = None
     names: tuple[str, ...] = ()
+    decoder: "Decoder | None" = None
+
+    @property
+    def innermost(self) -> "Drafter":
+        """The drafter without those around it."""
+        return self
 
     @property
     def depth(self) -> int:

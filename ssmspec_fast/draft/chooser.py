@@ -229,8 +229,6 @@ class Chosen(Wrapper):
         self.postponed = self.unread = self.active = 0
         self.lags: dict[int, int] = {}
         self.begun = set[tuple[int, int, bool]]()
-        if hasattr(inner, "decoder"):
-            self.decoder = inner.decoder
 
     def choose_shape(self, rows: int) -> int:
         """The number of drafts of the next window, for `rows` rows; CATCH_UP before drafts of a drafter that lags."""

@@ -166,7 +166,7 @@ class ModelDrafter(Drafter):
 
     @property
     def held(self) -> int:
-        return self.decoder.pools.bytes
+        return self.rows.decoder.pools.bytes
 
     @property
     def depth(self) -> int:

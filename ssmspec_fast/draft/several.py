@@ -47,7 +47,7 @@ class Several(Drafter):
         self.follows = any(one.follows for one in named.values())
         self.reads = min((one.reads for one in named.values() if one.reads is not None), default=None)
         for one in named.values():
-            if hasattr(one, "decoder"):
+            if one.decoder is not None:
                 self.decoder = one.decoder
 
     @property

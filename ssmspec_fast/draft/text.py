@@ -76,7 +76,7 @@ class TextDrafter(Drafter):
 
     @property
     def held(self) -> int:
-        return self.decoder.pools.bytes
+        return self.rows.decoder.pools.bytes
 
     def start(self, sequences: Sequences, slots: Tensor) -> None:
         """Raises: ParameterError for an engine with more slots."""
@@ -127,7 +127,7 @@ class TextDrafter(Drafter):
         kept = {slot: x[: max(0, len(x) - self.look_behind)] for slot, x in ids.items()}
         fresh = [slot for slot, x in kept.items() if slot not in self.fed or x[: len(self.fed[slot])] != self.fed[slot]]
         if fresh:
-            self.decoder.prefill([[*kept[slot], 0] for slot in fresh], fresh)
+            self.rows.decoder.prefill([[*kept[slot], 0] for slot in fresh], fresh)
             self.fed |= {slot: kept[slot] for slot in fresh}
         slots = sent(list(ids), self.model.device)
         beside = self.rows.beside(slots, 1)

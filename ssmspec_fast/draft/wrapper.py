@@ -21,6 +21,11 @@ class Wrapper(Drafter):
         self.inner = inner
         self.nodes, self.law, self.drafts, self.trees = inner.nodes, inner.law, inner.drafts, inner.trees
         self.on_device, self.follows, self.reads, self.names = inner.on_device, inner.follows, inner.reads, inner.names
+        self.decoder = inner.decoder
+
+    @property
+    def innermost(self) -> Drafter:
+        return self.inner.innermost
 
     @property
     def held(self) -> int:

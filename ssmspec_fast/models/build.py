@@ -152,8 +152,8 @@ class Parts:
         if least.peak > allowed:
             return least  # already more than allowed
         longest = min(engine.target.chunk, self.slots * min(self.cache, self.prompt or self.cache))
-        inner = engine.last.inner
-        decoders = [engine.target, *([inner.decoder] if hasattr(inner, "decoder") else [])]
+        own = engine.drafter.innermost.decoder
+        decoders = [engine.target, *(() if own is None else (own,))]
         if self.device.startswith("cuda"):
             return replace(least, work=gpu_bytes(engine, decoders, longest, torch.device(self.device)))
         widest = max(shape[0] for plan in plans for shape in plan.shapes.values() if len(shape) > 1)

@@ -106,9 +106,10 @@ class Quick(Sequential):
 
 def counting_operations(bitwise: bool) -> TorchOperations:
     """PyTorch's operations with `AtOnce` for their arithmetic."""
-    found = TorchOperations(bitwise, windows=not bitwise, arithmetic=AtOnce(bitwise))
-    for scan in found.recurrences.values():
-        scan.__class__ = type("Quick", (Quick, type(scan)), {})
+    arithmetic = AtOnce(bitwise)
+    found = TorchOperations(bitwise, windows=not bitwise, arithmetic=arithmetic)
+    kinds = {name: type(f"Quick{name}", (Quick, type(scan)), {}) for name, scan in found.recurrences.items()}
+    found.recurrences = {name: kind(arithmetic) for name, kind in kinds.items()}
     return found
 
 
@@ -139,9 +140,9 @@ def run_bytes(decoder: Decoder, operations: TorchOperations, tokens: int) -> int
 
 def step_bytes(engine: Engine, operations: TorchOperations, sequences: Sequences) -> int:
     """The bytes of one window of every slot: drafts, logits, verdict; with full caches."""
-    target, slots, inner = engine.target, torch.arange(engine.slots), innermost(engine)
+    target, slots, inner = engine.target, torch.arange(engine.slots), engine.drafter.innermost
     on_host(target.pools)
-    decoder = getattr(inner, "decoder", None)
+    decoder = inner.decoder
     if decoder is not None:
         on_host(decoder.pools)
     kept = [target.operations, engine.operations]
@@ -159,17 +160,9 @@ def step_bytes(engine: Engine, operations: TorchOperations, sequences: Sequences
     return counting.peak
 
 
-def innermost(engine: Engine) -> Any:
-    """The drafter, without what is around it."""
-    inner: Any = engine.drafter
-    while hasattr(inner, "inner"):
-        inner = inner.inner
-    return inner
-
-
 def step(engine: Engine, sequences: Sequences, slots: Tensor) -> None:
     """One window of these slots; of a drafter that needs the host its drafts alone."""
-    inner = innermost(engine)
+    inner = engine.drafter.innermost
     if inner.on_device:
         proposal = inner.propose(sequences, slots)
     else:
@@ -209,8 +202,8 @@ def gpu_work(engine: Engine, decoders: list[Decoder], tokens: int, device: torch
         pools.length += room - tokens
         run = packed([Piece(0, 0, [0] * tokens)], torch.device("cpu"))
         runs.append((model, pools, decoder.method, run, of_gpu(decoder.operations)))
-    inner = innermost(engine)
-    own = getattr(inner, "decoder", None)
+    inner = engine.drafter.innermost
+    own = inner.decoder
     on_host(engine.target.pools)
     if own is not None:
         on_host(own.pools)

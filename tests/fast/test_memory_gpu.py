@@ -87,8 +87,8 @@ def test_graphs_take_a_pool_beside_prompts_and_beside_the_steps_that_are_recorde
     folder: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, engine = engine_of(SHIPPED / folder, monkeypatch, **options, **SMALL)
-    inner = engine.last.inner
-    decoders = [engine.target, *([inner.decoder] if hasattr(inner, "decoder") else [])]
+    own = engine.drafter.innermost.decoder
+    decoders = [engine.target, *(() if own is None else (own,))]
     prompts = memory.gpu_work(engine, decoders, 50, H200, rows=0).reserved
     one, two = (memory.gpu_work(engine, [], 0, H200, rows=rows).reserved for rows in (1, 2))
     assert memory.gpu_work(engine, [], 0, H200).reserved == two >= one > 0
