@@ -105,7 +105,7 @@ class Decoding:
         taken = torch.where(nodes >= 0, torch.gather(self.ids, 1, nodes.clamp_min(0)), -1)
         emitted = torch.cat([taken[:, 1:], torch.full_like(taken[:, :1], -1)], dim=1)
         emitted = torch.where((emitted < 0) & (nodes >= 0), 0, emitted)  # the next root, which is not known yet
-        run = Emitted(*(behind(x) for x in (emitted, nodes, count, torch.zeros_like(count, dtype=torch.bool))))
+        run = Emitted(*(with_padding(x) for x in (emitted, nodes, count, torch.zeros_like(count, dtype=torch.bool))))
         verdict = Verdict(run, self.standing(), torch.cat([self.slots, self.slots.new_tensor([-1])]))
         self.decoder.commit(self.fed, verdict)
         self.sequences.commit(verdict)
@@ -139,7 +139,7 @@ def owned(pools: Pools) -> Iterator[Tensor]:
     return tensors([pools.layers, pools.length, pools.kept.by_slot()])
 
 
-def behind(x: Tensor) -> Tensor:
+def with_padding(x: Tensor) -> Tensor:
     """Appends the padding sequence, which emits nothing."""
     return torch.cat([x, torch.full_like(x[:1], -1 if x.dim() == 2 else 0)])
 

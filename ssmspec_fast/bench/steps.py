@@ -60,11 +60,11 @@ def measure(subject: Subject, model: Model, replays: int = 25, eager: bool = Tru
     slots = torch.arange(subject.batch, device=model.device)
     step = stepping(engine, slots)
     us = times_us([step], model.device, replays)[0]
-    behind = engine.target.behind(slots)  # for every step but the first
+    refed = engine.target.refed(slots)  # for every step but the first
     again(engine, subject)
     own = times_us([eagerly(engine, slots)], model.device, min(replays, 7))[0] if eager else us
     again(engine, subject)
-    parts = recorded(engine, slots, behind) if cuda else list(split(engine, slots, behind))
+    parts = recorded(engine, slots, refed) if cuda else list(split(engine, slots, refed))
     phases = dict(zip(PHASES, times_us(parts, model.device, replays), strict=True))
     peak = torch.cuda.max_memory_allocated() if cuda else 0
     return StepTime(subject, us, own, phases, engine.target.pools.bytes, peak)
@@ -84,9 +84,9 @@ def stepping(engine: Engine, slots: torch.Tensor) -> Callable[[], object]:
     graphs, target = engine.graphs, engine.target
     if graphs is None:
         return eagerly(engine, slots)
-    if len(list(target.every_behind())) > 1:
-        return lambda: graphs.step(slots, target.behind(slots))
-    graphs.step(slots, target.behind(slots))
+    if len(list(target.every_refed())) > 1:
+        return lambda: graphs.step(slots, target.refed(slots))
+    graphs.step(slots, target.refed(slots))
     return next(iter(graphs.recorded.values())).replay
 
 
@@ -96,13 +96,13 @@ def eagerly(engine: Engine, slots: torch.Tensor) -> Callable[[], object]:
     return lambda: engine.judge(engine.drafter.propose(sequences, awake(sequences, slots)), sequences)
 
 
-def split(engine: Engine, slots: torch.Tensor, behind: int | None = None) -> tuple[Callable[[], object], ...]:
+def split(engine: Engine, slots: torch.Tensor, refed: int | None = None) -> tuple[Callable[[], object], ...]:
     """The phases, each a call that continues from the previous one."""
     sequences, held = engine.sequences, dict[str, Any]()
     assert sequences is not None
 
     def draft() -> None:
-        held["proposal"] = engine.drafter.propose(sequences, awake(sequences, slots)).fed(behind)
+        held["proposal"] = engine.drafter.propose(sequences, awake(sequences, slots)).fed(refed)
 
     def forward() -> None:
         held["feed"] = engine.target.feed(held["proposal"].window, sequences, fits=True)
@@ -118,9 +118,9 @@ def split(engine: Engine, slots: torch.Tensor, behind: int | None = None) -> tup
     return draft, forward, acceptance, copy
 
 
-def recorded(engine: Engine, slots: torch.Tensor, behind: int) -> list[Callable[[], object]]:
+def recorded(engine: Engine, slots: torch.Tensor, refed: int) -> list[Callable[[], object]]:
     """The phases as four graphs."""
-    parts, graphs, pool = split(engine, slots, behind), list[Any](), None
+    parts, graphs, pool = split(engine, slots, refed), list[Any](), None
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

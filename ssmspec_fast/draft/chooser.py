@@ -131,9 +131,9 @@ class Chooser:
         self.allowance = self.price = self.credit = self.limit = self.gains = 0.0
         self.left = 0
 
-    def choose(self, batch: int, behind: int = 0) -> int:
-        """(3) to (7); `behind` is how often the drafter would have to catch up first."""
-        self.chose = self.decided(batch, behind)
+    def choose(self, batch: int, catch_ups: int = 0) -> int:
+        """(3) to (7); `catch_ups` is how often the drafter would have to catch up first."""
+        self.chose = self.decided(batch, catch_ups)
         return self.again()
 
     def again(self) -> int:
@@ -141,7 +141,7 @@ class Chooser:
         self.unread.append(self.chose)
         return self.chose.drafts
 
-    def decided(self, batch: int, behind: int) -> Chose:
+    def decided(self, batch: int, catch_ups: int) -> Chose:
         drafted = self.chose.drafts
         unknown = self.costs.unknown(batch, self.windows.values())
         if unknown is not None:
@@ -153,7 +153,7 @@ class Chooser:
         taus = [row.taus for row in self.rows.values()] or [summed(self.before)]
         us = {k: self.costs(batch, tokens) for k, tokens in self.windows.items()}
         emitted = {k: sum(tau[k] for tau in taus) / len(taus) for k in us}
-        begin = self.costs.change(batch, True) + behind * self.costs.catch_up(batch)
+        begin = self.costs.change(batch, True) + catch_ups * self.costs.catch_up(batch)
         end = self.costs.change(batch, False)
         change = {k: (end if not k else 0.0) if drafted else (begin if k else 0.0) for k in us}
         rates = {k: emitted[k] / (us[k] + change[k] / HOLD) for k in us}  # (3) (4)
@@ -234,15 +234,15 @@ class Chosen(Wrapper):
         """The number of drafts of the next window, for `rows` rows; CATCH_UP before drafts of a drafter that lags."""
         if self.postponed:
             self.chooser.again()
-        drafts = self.postponed or self.chooser.choose(rows, self.behind())
-        self.postponed = drafts if drafts and self.behind() else 0
+        drafts = self.postponed or self.chooser.choose(rows, self.catch_ups())
+        self.postponed = drafts if drafts and self.catch_ups() else 0
         drafts = CATCH_UP if self.postponed else drafts
         self.emit(drafts)
         self.first(rows, drafts)
         self.chosen, self.unread = drafts, self.unread + 1
         return drafts
 
-    def behind(self) -> int:
+    def catch_ups(self) -> int:
         """How often the drafter must catch up before it drafts: `lags` are the most tokens that it has not read of a row."""
         if self.inner.reads is None:
             return 0

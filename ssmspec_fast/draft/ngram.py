@@ -72,7 +72,7 @@ class NGram(Drafter):
         at, roots = index(slots), sequences.roots(slots)
         rows, there = followers(sequences.tokens[at], sequences.length[at], self.tokens, self.wanted)
         if self.table is not None:
-            rows, there = behind(rows, there, self.table[roots])
+            rows, there = filled(rows, there, self.table[roots])
         lengths = torch.where(there & (slots >= 0)[:, None], 1 + self.tokens, 1)
         return torch.cat([roots[:, None, None].expand(-1, self.wanted, 1), rows], dim=2), lengths
 
@@ -150,7 +150,7 @@ def keys(windows: Tensor, real: Tensor) -> Iterator[Tensor]:
         yield torch.where(real, key, torch.iinfo(torch.int64).max) if first == 0 else key
 
 
-def behind(rows: Tensor, found: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+def filled(rows: Tensor, found: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """The rows found, then rows of the table (b, r, k) that differ from them; as many as there are places."""
     drafts, more = rows.shape[1], table.shape[1]
     both = torch.cat([rows, table.to(rows.dtype)], dim=1)

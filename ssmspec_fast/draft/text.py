@@ -96,7 +96,7 @@ class TextDrafter(Drafter):
         tokens = torch.zeros((len(slots), self.nodes), dtype=torch.int64)
         lengths = torch.ones(len(slots), dtype=torch.int64)
         rows = {slot: row for row, slot in enumerate(slots.tolist()) if slot >= 0}
-        for slot, draft in self.draft(told(sequences, list(rows))).items():
+        for slot, draft in self.draft(unended(sequences, list(rows))).items():
             draft = draft[: self.tokens]
             lengths[rows[slot]] += len(draft)
             tokens[rows[slot], 1 : 1 + len(draft)] = torch.tensor(draft, dtype=torch.int64)
@@ -152,7 +152,7 @@ class TextDrafter(Drafter):
         return found
 
 
-def told(sequences: Sequences, slots: list[int]) -> dict[int, list[int]]:
+def unended(sequences: Sequences, slots: list[int]) -> dict[int, list[int]]:
     """The tokens of the sequences that have not ended, by slot."""
     rows = sent(slots, sequences.tokens.device)
     found = torch.cat([sequences.length[rows, None], sequences.ended[rows, None].long(), sequences.tokens[rows]], dim=1)

@@ -80,13 +80,13 @@ class Decoder:
             named = f"slot {outside[0]} was named" if outside else f"slot {twice[0]} was named twice"
             raise SlotError(f"{named}, but the slots are 0 to {self.slots - 1}; name each at most once")
 
-    def behind(self, slots: Tensor) -> int:
+    def refed(self, slots: Tensor) -> int:
         """The places in front of the roots of the next window of these rows; the host may wait for it."""
-        return self.method.behind(self.pools, slots)
+        return self.method.refed(self.pools, slots)
 
-    def every_behind(self) -> Iterable[int]:
-        """All values that `behind` may return."""
-        return self.method.every_behind(self.pools)
+    def every_refed(self) -> Iterable[int]:
+        """All values that `refed` may return."""
+        return self.method.every_refed(self.pools)
 
     def feed(self, window: Window, sequences: Sequences, *, fits: bool = False) -> Feed:
         """The window as the layers receive it. `fits` says that the caller has checked the lengths, as an engine does once

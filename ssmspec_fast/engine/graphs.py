@@ -113,15 +113,15 @@ class Graphs:
         self.settling[len(slots)] = held, replay
         return self.settling[len(slots)]
 
-    def step(self, slots: Tensor, behind: int, shape: Any = None) -> tuple[Proposal, Verdict]:
-        """One window of these rows (1) to (3); `behind` is given by the method and `shape` by the drafter."""
+    def step(self, slots: Tensor, refed: int, shape: Any = None) -> tuple[Proposal, Verdict]:
+        """One window of these rows (1) to (3); `refed` is given by the method and `shape` by the drafter."""
         drafter = self.engine.drafter
         if drafter.on_device:
-            key = len(slots), shape, behind
-            step = self.recorded.get(key) or self.record(key, slots, behind)
+            key = len(slots), shape, refed
+            step = self.recorded.get(key) or self.record(key, slots, refed)
             step.slots.copy_(slots)
         else:
-            proposal = self.engine.proposed(self.sequences, slots).fed(behind)
+            proposal = self.engine.proposed(self.sequences, slots).fed(refed)
             key = signature(proposal)
             step = self.recorded.get(key) or self.record_judgement(key, proposal)
             for held, new in zip(tensors_of(step.proposal), tensors_of(proposal), strict=True):
@@ -130,12 +130,12 @@ class Graphs:
         self.engine.target.read = step.read
         return step.proposal, step.verdict
 
-    def record(self, key: Any, slots: Tensor, behind: int) -> Recorded:
+    def record(self, key: Any, slots: Tensor, refed: int) -> Recorded:
         """Records a step whose drafter works on the device (2)."""
         held = torch.full_like(slots, -1)
 
         def run() -> tuple[Proposal, Verdict]:
-            proposal = self.engine.drafter.propose(self.sequences, awake(self.sequences, held)).fed(behind)
+            proposal = self.engine.drafter.propose(self.sequences, awake(self.sequences, held)).fed(refed)
             return proposal, self.engine.judge(proposal, self.sequences)
 
         (proposal, verdict), replay = self.recorder(run)
@@ -163,7 +163,7 @@ def signature(proposal: Proposal) -> Any:
     """The properties of a proposal that a recorded verification depends on."""
     window = proposal.window
     return (
-        tuple(window.tokens.shape), window.lengths is None, window.parents is None, window.drafts, window.behind,
+        tuple(window.tokens.shape), window.lengths is None, window.parents is None, window.drafts, window.refed,
         proposal.q is None, proposal.law,
     )  # fmt: skip
 

@@ -117,11 +117,11 @@ class Engine:
     ) -> Iterator[tuple[int, Result]]:
         """Yields each prompt's number and result as it ends. Raises: as `generate`; SlotError while another stream is
         open."""
-        for ended in self.turns(prompts, settings, keys, show):
+        for ended in self.stream_steps(prompts, settings, keys, show):
             yield from ended
 
     @torch.no_grad()
-    def turns(
+    def stream_steps(
         self,
         prompts: Sequence[Sequence[int]],
         settings: Settings | Sequence[Settings],
@@ -191,8 +191,8 @@ class Engine:
         if self.graphs is not None and self.drafter.on_device:
             batches = sorted({self.padded(n) for n in range(1, self.slots + 1)})
             for shape in self.drafter.every_shape():
-                for rows, behind in product(batches, self.target.every_behind()):
-                    self.graphs.step(self.rows([-1] * rows), behind, shape)
+                for rows, refed in product(batches, self.target.every_refed()):
+                    self.graphs.step(self.rows([-1] * rows), refed, shape)
                 for rows in batches if self.drafter.silent(shape) else ():
                     self.settle(self.rows([-1] * rows))
         self.close()
@@ -276,7 +276,7 @@ class Engine:
             self.settle(slots)
         self.settled = silent
         if self.graphs is not None:
-            proposal, verdict = self.graphs.step(slots, self.target.behind(slots), shape)
+            proposal, verdict = self.graphs.step(slots, self.target.refed(slots), shape)
         else:
             proposal = self.proposed(sequences, slots)  # (1)
             verdict = self.judge(proposal, sequences)

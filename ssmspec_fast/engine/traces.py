@@ -182,7 +182,7 @@ def running(
     engine = Parts(folder, engine=made, **room | given).load().engine
     assert isinstance(engine, Traced)
     began, results = time.perf_counter(), dict[int, Result]()
-    for ended in engine.turns(tokens, Settings(budget)):
+    for ended in engine.stream_steps(tokens, Settings(budget)):
         results |= ended
         yield
     seconds = time.perf_counter() - began

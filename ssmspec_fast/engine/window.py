@@ -14,7 +14,7 @@ class Window(NamedTuple):
 
     `tokens` (b, t); `slots` (b) names the sequence of each row, negative for padding. `lengths` (b) counts the real tokens of
     a chain, which come first (None: all are real). `parents` (b, t) makes the rows trees: -1 at the root, -2 at padding.
-    Every `drafts` consecutive rows belong to one sequence: row i drafts + m is draft m of sequence i. `behind` is the number
+    Every `drafts` consecutive rows belong to one sequence: row i drafts + m is draft m of sequence i. `refed` is the number
     of places before the root for tokens that the method feeds again, if it was read before the step (None: it is read for the
     feed). `settled`: it is a root alone, and the method has settled its row, if it can (`Method.settles`): a plain step.
     """
@@ -24,7 +24,7 @@ class Window(NamedTuple):
     lengths: Tensor | None = None
     parents: Tensor | None = None
     drafts: int = 1
-    behind: int | None = None
+    refed: int | None = None
     settled: bool = False
 
     @property
@@ -79,9 +79,9 @@ class Proposal(NamedTuple):
     q: Tensor | None = None
     law: str = "point_mass"
 
-    def fed(self, behind: int | None) -> "Proposal":
-        """The same, with `behind` places in front of the root."""
-        return self._replace(window=self.window._replace(behind=behind))
+    def fed(self, refed: int | None) -> "Proposal":
+        """The same, with `refed` places in front of the root."""
+        return self._replace(window=self.window._replace(refed=refed))
 
 
 class Verdict(NamedTuple):

@@ -53,12 +53,12 @@ class Method(Protocol):
         """The committed tokens of each row without its root, whether its states have advanced by them or not (b)."""
         ...
 
-    def behind(self, pools: Pools, slots: Tensor) -> int:
+    def refed(self, pools: Pools, slots: Tensor) -> int:
         """The places in front of the roots of these rows for tokens that are fed again; the host may wait for it."""
         ...
 
-    def every_behind(self, pools: Pools) -> Iterable[int]:
-        """All values that `behind` may return: graphs are recorded for each."""
+    def every_refed(self, pools: Pools) -> Iterable[int]:
+        """All values that `refed` may return: graphs are recorded for each."""
         ...
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:

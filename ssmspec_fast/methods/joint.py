@@ -86,10 +86,10 @@ class Joint(Plain):
     def committed(self, pools: Pools, slots: Tensor) -> Tensor:
         return at(pools.length, slots) + at(pools.of(Lagging).lag, slots)
 
-    def behind(self, pools: Pools, slots: Tensor) -> int:
+    def refed(self, pools: Pools, slots: Tensor) -> int:
         return pools.of(Lagging).window - 1
 
-    def every_behind(self, pools: Pools) -> Iterable[int]:
+    def every_refed(self, pools: Pools) -> Iterable[int]:
         return (pools.of(Lagging).window - 1,)
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:
@@ -97,8 +97,8 @@ class Joint(Plain):
             raise Unsupported("joint attainment feeds accepted drafts again, in rows; use the method tree for trees")
         slots, t, owner = window.slots, window.tokens.shape[1], index(window.slots)
         lag, start = pools.of(Lagging).lag[owner], pools.length[owner]
-        behind = self.behind(pools, slots) if window.behind is None else window.behind  # (4)
-        steps = torch.arange(behind + t, device=slots.device)  # (5)
+        refed = self.refed(pools, slots) if window.refed is None else window.refed  # (4)
+        steps = torch.arange(refed + t, device=slots.device)  # (5)
         own, positions = steps - lag[:, None], start[:, None] + steps
         again = sequences.tokens[owner[:, None], positions.clamp_max(sequences.tokens.shape[1] - 1)]
         fresh = torch.gather(window.tokens, 1, own.clamp(0, t - 1))
@@ -157,8 +157,8 @@ class Joint(Plain):
     def settle(self, pools: Pools, slots: Tensor, model: Model, sequences: Sequences, operations: Operations) -> None:
         """Feeds the lagging tokens as the tail of a prompt."""
         lag, length = pools.of(Lagging).lag.tolist(), pools.length.tolist()
-        behind = [Piece(s, length[s], sequences.tokens[s, length[s] : length[s] + lag[s]].tolist()) for s in slots.tolist()]
-        pieces = [piece for piece in behind if piece.tokens]
+        refed = [Piece(s, length[s], sequences.tokens[s, length[s] : length[s] + lag[s]].tolist()) for s in slots.tolist()]
+        pieces = [piece for piece in refed if piece.tokens]
         run = packed(pieces, model.device) if pieces else None
         if run is not None:
             feed(model, pools, self, run._replace(fresh=torch.zeros_like(run.fresh)), operations)
@@ -172,9 +172,9 @@ class JointByLag(Joint):
 
     name = "joint by lag"
 
-    def behind(self, pools: Pools, slots: Tensor) -> int:
+    def refed(self, pools: Pools, slots: Tensor) -> int:
         lag = torch.where(slots >= 0, at(pools.of(Lagging).lag, slots), 0)
         return int(lag.max()) if len(slots) else 0
 
-    def every_behind(self, pools: Pools) -> Iterable[int]:
+    def every_refed(self, pools: Pools) -> Iterable[int]:
         return range(pools.of(Lagging).window)

@@ -45,10 +45,10 @@ class Plain:
     def committed(self, pools: Pools, slots: Tensor) -> Tensor:
         return at(pools.length, slots)
 
-    def behind(self, pools: Pools, slots: Tensor) -> int:
+    def refed(self, pools: Pools, slots: Tensor) -> int:
         return 0
 
-    def every_behind(self, pools: Pools) -> Iterable[int]:
+    def every_refed(self, pools: Pools) -> Iterable[int]:
         return (0,)
 
     def feed(self, pools: Pools, window: Window, sequences: Sequences, operations: Operations) -> Feed:

@@ -171,9 +171,9 @@ def joined(held: Any, inputs: Any) -> Any:
     """Held tokens and window in one tensor; the held ones' outputs are not read, so their z is arbitrary."""
     count = next(x for x in held if x is not None).shape[1]
 
-    def behind(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    def after(old: Tensor | None, new: Tensor | None) -> Tensor | None:
         if new is None:
             return None
         return torch.cat([new.new_zeros((len(new), count, *new.shape[2:])) if old is None else old, new], dim=1)
 
-    return type(inputs)(*map(behind, held, inputs))
+    return type(inputs)(*map(after, held, inputs))

@@ -93,12 +93,12 @@ class Quick(Sequential):
         params: Any,
         slots: Tensor,
         live: Tensor | None,
-        behind: Callable[[int, Tensor], None] = lambda t, state: None,
+        after_each: Callable[[int, Tensor], None] = lambda t, state: None,
     ) -> tuple[Tensor, Tensor]:
         state, tokens = take(S, slots).to(exact(inputs[0])), self.prepare(inputs, params)
         y, after = self.step(state, at(tokens, 0))
         state = after if live is None else torch.where(expand(live[:, 0], state), after, state)
-        behind(0, state)
+        after_each(0, state)
         outputs = y.new_empty((inputs[0].shape[1], *y.shape))
         del y, after
         return self._outputs(list(outputs), inputs, params, live), state

@@ -41,14 +41,14 @@ class Sequential(Recurrence, ABC):
         params: Any,
         slots: Tensor,
         live: Tensor | None,
-        behind: Callable[[int, Tensor], None] = lambda t, state: None,
+        after_each: Callable[[int, Tensor], None] = lambda t, state: None,
     ) -> tuple[Tensor, Tensor]:
-        """Token by token from S[slots]: the outputs, and the last state; `behind` receives the state after each token."""
+        """Token by token from S[slots]: the outputs, and the last state; `after_each` receives the state after each token."""
         state, tokens, outputs = take(S, slots).to(exact(inputs[0])), self.prepare(inputs, params), []
         for t in range(inputs[0].shape[1]):
             y, after = self.step(state, at(tokens, t))
             state = after if live is None else torch.where(expand(live[:, t], state), after, state)
-            behind(t, state)
+            after_each(t, state)
             outputs.append(y)
         return self._outputs(outputs, inputs, params, live), state
 

@@ -197,7 +197,7 @@ def test_measured_steps_choose_the_better_of_plain_and_forced(us: Callable[[int]
 def test_a_planted_chooser_that_always_or_never_drafts_is_seen(
     planted: int, wrong: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Chooser, "choose", lambda self, batch, behind=0: planted)
+    monkeypatch.setattr(Chooser, "choose", lambda self, batch, catch_ups=0: planted)
     assert [n for n, case in enumerate(CASES) if not holds(*case)] == wrong
 
 
@@ -307,7 +307,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: list[int]) -> None:
     """Chooses by a script: the n-th choice is entry n of the windows, in turn."""
     turns = [0]
 
-    def choose(self: Chooser, batch: int, behind: int = 0) -> int:
+    def choose(self: Chooser, batch: int, catch_ups: int = 0) -> int:
         known = list(self.windows)
         turns[0] += 1
         return known[script[turns[0] % len(script)] % len(known)]

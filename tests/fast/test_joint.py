@@ -109,8 +109,8 @@ def test_the_lag_of_the_first_row_taken_for_all_is_caught(recorder: Any) -> None
     are then never fed."""
 
     class FirstRow(JointByLag):
-        def behind(self, pools: Pools, slots: Tensor) -> int:
-            return super().behind(pools, slots[:1])
+        def refed(self, pools: Pools, slots: Tensor) -> int:
+            return super().refed(pools, slots[:1])
 
     wanted = plain("mamba2")
     drafted = [tuple((token + 1) % VOCABULARY for token in wanted[0]), *wanted[1:]]
@@ -127,7 +127,7 @@ def test_what_is_timed_takes_the_graph_of_its_lag() -> None:
             run()
     assert of.graphs is not None
     assert of.sequences is not None
-    assert [behind for *_, behind in of.graphs.recorded] == [0, 2]
+    assert [refed for *_, refed in of.graphs.recorded] == [0, 2]
     assert (of.sequences.length - CONTEXT - 1).tolist() == [4 * 3] * 2
 
 
