@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -37,7 +38,7 @@ from .report import artefacts
 from .report.activity import not_exercised
 from .report.matrix import show
 from .report.stream import Header, Result, header, read_report
-from .run.again import path_of
+from .run.again import command, path_of
 from .run.known import read_known
 from .run.load import ours
 from .run.open_adapters import Opening
@@ -292,7 +293,8 @@ def _judge(
         outcome.results += idle(outcome.results)
         folder.finish(outcome.results, outcome.diagnoses, artefacts.write)
     where = f"{folder.path / 'report.jsonl'}, page: {folder.path / 'report.html'}"
-    show(Console(), head, outcome.results, outcome.diagnoses, where, watch.tabled)
+    more = f"{command()} report {shlex.quote(str(folder.path))} --full"
+    show(Console(), head, outcome.results, outcome.diagnoses, where, watch.tabled, more)
     return outcome, bool(jobs) or bool(head.shard)
 
 
@@ -340,13 +342,17 @@ def _drawn() -> int:
 
 
 @app.command(name="report")
-def show_report(path: artefacts.Path_) -> None:
+def show_report(
+    path: artefacts.Path_,
+    full: Annotated[bool, typer.Option("--full", help="Print every line of a failure, not only the first ones.")] = False,
+) -> None:
     """Print a report again. A truncated or edited report is refused."""
     try:
         read = read_report(path)
     except (ConformanceError, OSError) as error:
         raise refused(error) from error
-    show(Console(), read.header, read.results, read.diagnoses, str(path))
+    more = "" if full else f"{command()} report {shlex.quote(str(path))} --full"
+    show(Console(), read.header, read.results, read.diagnoses, str(path), folded=more)
     if told := artefacts.foreign_badge(path, read):
         Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)
 

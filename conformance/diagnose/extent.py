@@ -1,11 +1,14 @@
 """Where an output is wrong: its first wrong element with both values, and the wrong positions along each axis."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ssmspec_ref.shapes import Array
 
 from .leaves import WORDS
 from .observe import Observation, judged
+from .pieces import NAMES, piece_at, touched_pieces
 
 SHOWN = 6
 """Positions to list one by one."""
@@ -17,9 +20,17 @@ def ordinal(number: int) -> str:
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(last, 'th') }"
 
 
-def place(axes: str, index: tuple[int, ...]) -> str:
-    """row 1, token 3, head 0, channel 2"""
-    return ", ".join(f"{word(letter)} {at}" for letter, at in zip(axes.split(), index, strict=True)) or "its only value"
+def place(axes: str, index: tuple[int, ...], sizes: Mapping[str, int] | None = None) -> str:
+    """row 1, token 3, head 0, channel 2; with the sizes of the case, an axis of several pieces as the angles (angle 1)"""
+    return (
+        ", ".join(_along(letter, at, sizes or {}) for letter, at in zip(axes.split(), index, strict=True)) or "its only value"
+    )
+
+
+def _along(letter: str, at: int, sizes: Mapping[str, int]) -> str:
+    name, inside = piece_at(letter, at, sizes) if sizes else ("", {letter: at})
+    told = ", ".join(f"{word(axis)} {index}" for axis, index in inside.items())
+    return f"{name} ({told})" if name else told
 
 
 def word(letter: str, many: bool = False) -> str:
@@ -53,6 +64,9 @@ def extent(observation: Observation, number: int) -> str:
         others = tuple(other for other in range(wrong.ndim) if other != axis)
         touched, possible = wrong.any(axis=others), counts.any(axis=others)
         if wrong.shape[axis] == 1 or (touched == possible).all():
+            continue
+        if letter in NAMES:
+            told.append(touched_pieces(letter, np.flatnonzero(touched), observation.case.sizes))
             continue
         told.append(_places(letter, np.flatnonzero(touched), np.flatnonzero(possible)))
     share = f"{int(wrong.sum())} of {int(counts.sum())} values"

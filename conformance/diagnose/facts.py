@@ -52,12 +52,13 @@ def facts(
     passing: Sequence[Case],
     seed: int | None = None,
     search: bool = True,
+    explained: bool = False,
 ) -> dict[str, str]:
     """`values`: expected and actual value at the first wrong element; `inputs`: what controls that row; `extent`: the wrong
     positions; `behaves`: changes of inputs or outputs that reproduce the result; `decides`: the entries of masks, trees and
     counts without which the smallest case passes; `passes`: the options and sizes with which it passes; `sizes`: which sizes
     of its long axes fail; `cases`: what the failing cases have in common. `seed` is that of the failing inputs, if not the
-    case's own.
+    case's own; `explained` says that a planted fault gives the same outputs.
     """
     told: dict[str, str] = {}
     shown = smallest if seed is None else replace(smallest, seed=seed)
@@ -78,7 +79,7 @@ def facts(
         told["passes"] = needs(specification, capability, smallest, failing, other, change, seeds)
         size = Clock(SIZES)
         told["sizes"] = sizes(specification, capability, smallest, failing, other, size, seeds)
-        nothing = not told["behaves"] and not told["equation"]
+        nothing = not (told["behaves"] or told["equation"] or explained)
         ended = [
             *([UNEXPLAINED] if seen and nothing else []),
             *cause.says("the cause"),
@@ -98,7 +99,7 @@ def first_wrong(found: Observation, capability: Capability) -> dict[str, str]:
     at = tuple(placed.values())
     came = found.came[number][at]
     expected, got = apart(float(want.value[at]), float(came), 8)
-    values = f"{want.name} at {place(want.axes, at)}: expected {expected}, got {got}"
+    values = f"{want.name} at {place(want.axes, at, found.case.sizes)}: expected {expected}, got {got}"
     return {
         "values": values,
         "inputs": decisive(found, number, placed, capability.contract),

@@ -22,7 +22,7 @@ AXES = {
 WORDS = {
     "b": "row", "t": "token", "h": "head", "g": "group", "c": "channel", "p": "channel", "v": "channel", "d": "channel",
     "e": "channel", "n": "state", "k": "key channel", "w": "tap", "l": "slot", "j": "node", "i": "entry", "u": "channel",
-    "q": "column", "s": "slot",
+    "q": "column", "s": "slot", "r": "rank", "f": "angle",
 }  # fmt: skip
 OPENED = ("S", "params", "rounds", "beside")
 

@@ -9,7 +9,7 @@ twice the largest bound. With few and small cases several faults may be indistin
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,13 +61,13 @@ FOUND = "tokens found"
 BUFFER = "the state behind checkpoint and ring"
 
 
-def diverges(operation: str, judgement: Judgement) -> str:
+def diverges(operation: str, judgement: Judgement, sizes: Mapping[str, int] | None = None) -> str:
     """Operation, part and position of the first wrong element, and what is right beside it; "" if no bound applied."""
     beyond = [m for m in judgement.outputs if not m.utilisation <= 1]
     if judgement.verdict is not Verdict.FAIL or not beyond:
         return ""
     first = beyond[0]
-    at = place(" ".join(first.first), tuple(first.first.values())) if first.first else ""
+    at = place(" ".join(first.first), tuple(first.first.values()), sizes) if first.first else ""
     text = f"{operation}, in {_part(operation, first)}" + (f": {at}" if at else "")
     number = judgement.outputs.index(first)
     behind = [m for m in judgement.outputs[number + 1 :] if m.utilisation <= 1 and _when(m) == _when(first)]

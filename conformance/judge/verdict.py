@@ -24,6 +24,7 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case
 from ..diagnose.picture import drawn
+from ..diagnose.pieces import piece_at
 from ..errors import OtherWeights
 from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
 from ..run.sessions import opened
@@ -160,7 +161,7 @@ class _Trial:
             early = _attempted(lambda: self.expected(case, arguments, got.came.used))
         if isinstance(early, Judgement):
             return early
-        found = compare(early, got.came.outputs, contract)
+        found = compare(early, got.came.outputs, contract, case.sizes)
         if found.verdict is Verdict.PASS and got.came.changed:
             named = ", ".join(early[number].name for number in got.came.changed[:SHOWN])
             more = " .." * (len(got.came.changed) > SHOWN)
@@ -305,8 +306,11 @@ def expectation(
     return _KEPT[key]
 
 
-def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericContract) -> Judgement:
-    """Compare every output. The first one that cannot be compared decides, otherwise the largest utilisation."""
+def compare(
+    expected: list[Expected], got: tuple[Any, ...], contract: NumericContract, sizes: Mapping[str, int] | None = None
+) -> Judgement:
+    """Compare every output. The first one that cannot be compared decides, otherwise the largest utilisation. With the sizes
+    of the case, the message names the piece of a state of several."""
     if len(got) != len(expected):
         names = ", ".join(e.name for e in expected)
         one = len(got) == 1 and isinstance(got[0], Foreign)
@@ -314,7 +318,7 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
         return Judgement(Verdict.FAIL, "outputs", f"it returned {came}; it must return a tuple of {len(expected)}: {names}")
     expected = as_kept(expected, got)
     for want, came in zip(expected, got, strict=True):
-        refusal = _unfit(want, came, contract)
+        refusal = _unfit(want, came, contract, sizes or {})
         if refusal is not None:
             return refusal
     measured = tuple(measure(want, came) for want, came in zip(expected, got, strict=True))
@@ -322,7 +326,7 @@ def compare(expected: list[Expected], got: tuple[Any, ...], contract: NumericCon
     if any(not np.isfinite(want.bound[_where(want)]).all() for want in expected):
         return Judgement(Verdict.UNKNOWN, "bound", "the bound is not finite, so this case shows nothing", measured)
     if beyond:
-        return Judgement(Verdict.FAIL, "bound", "; ".join(map(_beyond, beyond)), measured)
+        return Judgement(Verdict.FAIL, "bound", "; ".join(_beyond(m, sizes or {}) for m in beyond), measured)
     if told := _stored_narrower(expected, got, contract):
         return Judgement(Verdict.FAIL, "dtype", told, measured)
     if tells_nothing(expected):
@@ -380,7 +384,7 @@ def _where(want: Expected) -> Array:
     return np.broadcast_to(np.True_ if want.judged is None else want.judged, want.value.shape)
 
 
-def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | None:
+def _unfit(want: Expected, came: Any, contract: NumericContract, sizes: Mapping[str, int]) -> Judgement | None:
     """Why an output cannot be compared at all, or None."""
     storage: StateStorage = contract.state if want.recurrent else contract.io
     allowed = WIDER[storage]
@@ -399,7 +403,9 @@ def _unfit(want: Expected, came: Any, contract: NumericContract) -> Judgement | 
         )
     if len(bad):
         place = dict(zip(want.axes.split(), (int(i) for i in bad[0]), strict=True))
-        message = f"{want.name} holds {came[tuple(bad[0])]} in {len(bad)} of {came.size} places, first at {_place(place)}"
+        message = (
+            f"{want.name} holds {came[tuple(bad[0])]} in {len(bad)} of {came.size} places, first at {_place(place, sizes)}"
+        )
         return Judgement(Verdict.FAIL, "nan", message)
     if want.recurrent and contract.state_scale is not None:
         if not coded(np.where(judged, came, 0.0), want.axes, contract):
@@ -426,12 +432,18 @@ def _stored_narrower(expected: list[Expected], got: tuple[Any, ...], contract: N
     return ""
 
 
-def _beyond(m: Measured) -> str:
+def _beyond(m: Measured, sizes: Mapping[str, int]) -> str:
     times = f"{ratio(m.utilisation)} times its bound {m.bound:.3g}" if m.bound > 0 else "where it must be equal"
-    first = "" if m.first == m.at else f" (the worst place; the first is {_place(m.first)})"
+    first = "" if m.first == m.at else f" (the worst place; the first is {_place(m.first, sizes)})"
     values = "" if m.expected is None or m.got is None else ": expected {}, got {}".format(*apart(m.expected, m.got, 6))
-    return f"{m.name} is wrong by {m.error:.3g}, {times}, at {_place(m.at or {})}{first}{values}"
+    return f"{m.name} is wrong by {m.error:.3g}, {times}, at {_place(m.at or {}, sizes)}{first}{values}"
 
 
-def _place(first: dict[str, int]) -> str:
-    return ", ".join(f"{axis}={index}" for axis, index in first.items()) or "its only value"
+def _place(first: Mapping[str, int], sizes: Mapping[str, int]) -> str:
+    """b=0, h=1, f=2 of the angles"""
+    named = [piece_at(axis, index, sizes) if sizes else ("", {axis: index}) for axis, index in first.items()]
+    told = (
+        ", ".join(f"{axis}={index}" for axis, index in inside.items()) + (f" of {name}" if name else "")
+        for name, inside in named
+    )
+    return ", ".join(told) or "its only value"

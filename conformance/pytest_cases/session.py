@@ -227,7 +227,7 @@ class Run:
         told = StringIO()
         console = Console(file=told, width=max(80, terminalreporter._tw.fullwidth))
         console.print(left_out(self.left_out))
-        console.print(failures(self.diagnoses, self.results), soft_wrap=True)
+        console.print(failures(self.diagnoses, self.results, not self.written), soft_wrap=True)
         console.print(matrix(self.results, console))
         terminalreporter.section("ssmspec conformance")
         terminalreporter.write_line(told.getvalue().rstrip())

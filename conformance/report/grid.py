@@ -135,6 +135,18 @@ def totals(results: Sequence[Result], adapter: str = "") -> dict[str, int]:
     return Cell(tuple(r for r in results if adapter in ("", r.adapter))).counts
 
 
+def not_offered(results: Sequence[Result], adapter: str = "") -> tuple[int, int]:
+    """Cases of the tier outside the declared limits, and operations that no subject offers; of one adapter or of all. With
+    the cases that ran and those not run they make up the tier."""
+    outside, absent = 0, 0
+    for name in dict.fromkeys(r.adapter for r in results if adapter in ("", r.adapter)):
+        own = [r for r in results if r.adapter == name]
+        offered = {r.operation for r in own if r.contract or r.case}
+        outside += sum(r.outside for r in own)
+        absent += len({r.operation for r in own if r.verdict == "inapplicable"} - offered)
+    return outside, absent
+
+
 def stopped(results: Sequence[Result]) -> str:
     """Why a run stopped early, and how many cases it left; "" if it did not."""
     left = [r for r in results if r.verdict == "not-run"]

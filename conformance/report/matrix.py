@@ -15,8 +15,9 @@ from ssmspec_ref.contract import OPERATIONS
 from .activity import IDLE
 from .activity import told as activity
 from .failure_groups import grouped, listed
-from .grid import Cell, groups, places, resumed, stopped, totals, wider
+from .grid import Cell, groups, not_offered, places, resumed, stopped, totals, wider
 from .grid import Group as Grid
+from .reading import reading
 from .stream import Diagnosis, Header, Result
 
 STYLE = {"pass": "green", "inapplicable": "dim", "known-failure": "yellow", "unknown": "magenta", "fail": "bold red"}
@@ -76,20 +77,18 @@ def _text(cell: Cell) -> Text:
     return text.append(f"\n{cell.void} void", style="yellow") if cell.void else text
 
 
-def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result]) -> RenderableType:
-    """Each kind of failure once: the subjects that share it, its smallest case and the command that runs it again."""
+def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result], full: bool = True) -> RenderableType:
+    """Each kind of failure once, in reading order; `full` prints the folded lines too."""
     lines: list[RenderableType] = []
     for group in grouped(diagnoses):
         d = group.first
         head = Text(f"{d.verdict}  ", style=STYLE[d.verdict])
         head.append(f"{d.adapter}: {d.operation}  {d.contract}", style="bold")
         head.append(f"  {group.failures} of {_cases(group.cases)} of {group.subjects}: {d.failing}")
-        why = f"known     {d.reason}  {d.link}" if d.reason else d.source and f"tests     {d.source}"
-        told = [f"smallest case: {d.smallest}", d.message, d.diverges and f"diverges  {d.diverges}"]
-        told += [f"{name:<9} {said}" for name, said in d.facts.items()]
-        told += [d.looks_like and f"looks     {d.looks_like}", why]
-        lines += [Text(), head, *(Text(f"    {part}") for part in told if part)]
-        lines += [Text(f"    {one.rerun}", style="cyan") for one in group.diagnoses]
+        told = reading(group)
+        lines += [Text(), head, *(Text(f"    {name:<9} {said}") for name, said in told.first)]
+        lines += [Text(f"    {name:<9} {said}", style="dim") for name, said in (told.rest if full else ())]
+        lines += [Text(f"    {line}", style="cyan") for line in told.again]
     for r in results:
         if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation):
             lines.append(Text(f"{r.verdict}  {r.adapter}: {r.subject}  {r.case}  {r.message}", style=STYLE[r.verdict]))
@@ -204,13 +203,11 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
 
 def _not_run(own: Sequence[Result]) -> Iterator[Text]:
     """How many cases could have run but did not, and how many operations no subject offers."""
-    outside = sum(r.outside for r in own)
+    outside, absent = not_offered(own)
     if outside:
         yield Text(f"inapplicable: {_cases(outside)} with options or sizes that the adapter does not offer", style="dim")
-    offered = {r.operation for r in own if r.contract or r.case}
-    absent = {r.operation for r in own if r.verdict == "inapplicable"} - offered
     if absent:
-        yield Text(f"not offered: {len(absent)} operation{'' if len(absent) == 1 else 's'}", style="dim")
+        yield Text(f"not offered: {absent} operation{'' if absent == 1 else 's'}", style="dim")
 
 
 def _places(head: Header, results: Sequence[Result]) -> Iterator[Text]:
@@ -233,12 +230,16 @@ def show(
     diagnoses: Sequence[Diagnosis],
     where: str,
     tabled: bool = False,
+    folded: str = "",
 ) -> None:
     """Print everything; the matrix and the summary come last, where the terminal stops scrolling. `tabled`: the matrix was
-    printed before the failures were explained."""
+    printed before the failures were explained. `folded`: the command that prints what this leaves out of the failures; ""
+    to leave out nothing."""
     console.print(left_out(results))
     if diagnoses or any(r.verdict in ("fail", "unknown") for r in results):
-        console.print(failures(diagnoses, results), soft_wrap=True)
+        console.print(failures(diagnoses, results, not folded), soft_wrap=True)
+    if folded and diagnoses:
+        console.print(Text(f"\nmore of each failure: {folded}, or the page", style="dim"), soft_wrap=True)
     console.print()
     if not tabled:
         console.print(matrix(results, console))

@@ -16,8 +16,9 @@ from markupsafe import Markup
 
 from .activity import told as activity
 from .failure_groups import grouped
-from .grid import RANK, Cell, Group, groups, places, resumed, stopped, totals, wider
+from .grid import RANK, Cell, Group, groups, not_offered, places, resumed, stopped, totals, wider
 from .plot import plots
+from .reading import reading
 from .stream import Output, Report, Result
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -50,6 +51,7 @@ def page(report: Report) -> str:
     found = groups(report.results)
     shown = number_cells(found)
     seen, idle = places(report.results, report.header.device)
+    outside, absent = not_offered(report.results)
     return str(
         _templates()
         .get_template("page.html.j2")
@@ -60,7 +62,9 @@ def page(report: Report) -> str:
             shown=shown,
             adapters={name: totals(report.results, name) for name in report.header.adapters},
             totals=totals(report.results),
-            outside=sum(r.outside for r in report.results),
+            ran=sum(bool(r.case) and r.verdict != "not-run" for r in report.results),
+            outside=outside,
+            absent=absent,
             seen=seen,
             idle=idle,
             rank=RANK,
@@ -69,6 +73,7 @@ def page(report: Report) -> str:
             resumed=resumed(report.header),
             stopped=stopped(report.results),
             failure_groups=grouped(report.diagnoses),
+            reading=reading,
             squares=squares,
             loose=[r for r in report.results if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation)],
             left_out=left_out(report.results),

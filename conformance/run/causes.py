@@ -73,7 +73,7 @@ def diagnose(
         reason=result.reason,
         link=result.link,
         rerun=rerun(job, identity, setting, judgement.seed, before),
-        diverges=diverges(operation, judgement),
+        diverges=diverges(operation, judgement, case.sizes),
         looks_like=like.equal,
         facts=told,
     )
@@ -108,7 +108,8 @@ def _searched(
     if result.verdict == "fail" and judgement.kind in VALUES:
         like = likeness(one, job, case, look) if setting.explain == FULL else like
         failing, passing = _cases(one, job)
-        told = facts(job.specification, job.capability, case, failing, passing, judgement.seed, search)
+        given = job.specification, job.capability, case, failing, passing, judgement.seed, search
+        told = facts(*given, explained=bool(like.equal))
     elif result.verdict == "fail" and judgement.kind in CONDITIONS and search:
         failing, _ = _cases(one, job)
         other = setting.seed if judgement.seed is None else judgement.seed
@@ -177,7 +178,7 @@ def _bug(job: Job, whole: Diagnosis, cause: Cause, which: str, setting: Setting)
             "output": output(worst) if worst else None,
             "source": job.specification.source(case),
             "rerun": rerun(job, identity, setting, judgement.seed),
-            "diverges": diverges(whole.operation, judgement),
+            "diverges": diverges(whole.operation, judgement, case.sizes),
             "facts": {name: told[name] for name in ("bug", *ORDER) if told.get(name)},
         }
     )

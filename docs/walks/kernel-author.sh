@@ -17,10 +17,10 @@ sed -i.right 's/(dt\[..., None\] \* x)\[..., None\]/x[..., None]/' my_kernels.py
 ! cmp -s my_kernels.py my_kernels.py.right
 if $ssmspec conform run --adapter my_kernels:adapter --tier smoke > red.txt; then exit 1; fi
 cat red.txt
-grep -q "smallest case: ssd.step/" red.txt
+grep -q "smallest  ssd.step/" red.txt
 
 # The command under the failure runs its smallest case again.
-case=$(sed -n 's/.*smallest case: \(ssd.step[^ ]*\).*/\1/p' red.txt | head -1)
+case=$(sed -n 's/.*smallest  \(ssd.step[^ ]*\).*/\1/p' red.txt | head -1)
 if $ssmspec conform run --adapter my_kernels:adapter --subject ssd --case "$case"; then exit 1; fi
 
 # Repaired.

@@ -50,7 +50,7 @@ def test_what_stays_unknown_ends_with_one(tmp_path: Path) -> None:
 
 
 def test_a_failure_ends_with_one_and_names_the_smallest_case_and_the_line_to_run_it(tmp_path: Path) -> None:
-    smallest = "smallest case: ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s2"
+    smallest = "smallest  ssd.scan/b1,t1,g2,h4,p1,n1/plain/gentle/s2"
     shown = ends(FAILED, "run", *GROUPS, "--tier", "smoke", "--report", tmp_path, said=smallest)
     line = next(line.strip() for line in shown.splitlines() if "--case ssd.scan/b1," in line)
     words = line.split("conform" if "ssmspec" in line else "conformance", 1)[1].split()
@@ -59,7 +59,7 @@ def test_a_failure_ends_with_one_and_names_the_smallest_case_and_the_line_to_run
 
 def test_the_case_that_is_named_is_the_one_that_is_shown(tmp_path: Path) -> None:
     """Also where a smaller case fails."""
-    report = reported(FAILED, *GROUPS, "--case", WHOLE, "--in-process", report=tmp_path, said=f"case: {WHOLE}")
+    report = reported(FAILED, *GROUPS, "--case", WHOLE, "--in-process", report=tmp_path, said=f"smallest  {WHOLE}")
     assert {d.smallest for d in report.diagnoses} == {WHOLE}
 
 

@@ -11,7 +11,7 @@ from conformance.run.load import load
 from conformance.run.plan import Selection, plan
 from conformance.smoke import signature
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
-from tests.commands import ends
+from tests.commands import ends, reported
 
 SSD = files("conformance.starters").joinpath("ssd_operations.py").read_text()
 FAULTS = {
@@ -48,7 +48,8 @@ def test_what_init_writes_passes_and_a_fault_in_it_is_found_and_placed(starter: 
     assert source.count(old) == 1
     assert "MODULE" not in source
     (folder / f"my_faulty_{name}.py").write_text(source.replace(old, new))
-    ends(FAILED, "run", "--adapter", f"my_faulty_{name}:adapter", "--tier", "smoke", said=f"diverges  {place}")
+    read = reported(FAILED, "--adapter", f"my_faulty_{name}:adapter", "--tier", "smoke", report=folder / "faulty")
+    assert read.diagnoses[0].diverges.startswith(place)
     ends(REFUSED, "init", f"my_{name}.py", said="exists; name another file")
     assert (folder / f"my_{name}.py").read_text() == source
 
