@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability
 
+from .judge.raised import REFUSED
 from .judge.verdict import judge
 from .run.plan import Selection, plan
 from .run.sessions import opened
@@ -15,6 +16,7 @@ from .suite.specification import Specification
 
 ADVICE = {
     "error": "it raised",
+    REFUSED: "it refused a case that its limits claim",
     "crash": "its process ended",
     "timeout": "it gave no answer",
     "memory": "it used too much memory",

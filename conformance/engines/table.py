@@ -58,6 +58,8 @@ def show(console: Console, found: Mapping[str, Found]) -> None:
             console.print(Text(f"{configuration}: not observable: {UNTOLD}", style="yellow"), soft_wrap=True)
         for note in one.notes:
             console.print(Text(note, style="yellow"), soft_wrap=True)
+        bad = not one.green
+        console.print(Text(one.verdict, style="bold red" if bad else "bold yellow" if one.refusals else "bold green"))
         drafts = "; ".join(f"{name} {accepted}/{drafted}" for name, (drafted, accepted) in one.counts.items() if drafted)
         told = f"{one.schedules} schedules, {one.requests} requests, {one.tokens} tokens; drafts accepted: {drafts or 'none'}"
         told += "".join(f"; preempted: {many} times ({name})" for name, many in one.preempted.items() if many)
@@ -83,7 +85,8 @@ def write(path: Path, engine: str, found: Mapping[str, Found], seed: int) -> Non
             for (c, law), cell in one.cells.items()
         ]
         checkpoints[model] = {
-            "engine": one.engine, "green": one.green, "cells": cells, "failures": [vars(failure) for failure in one.failures],
+            "engine": one.engine, "green": one.green, "verdict": one.verdict, "cells": cells,
+            "failures": [vars(failure) for failure in one.failures],
             "refused": one.refusals, "not_run": one.not_run,
             "schedules": one.schedules, "requests": one.requests, "tokens": one.tokens,
             "drafts": one.counts, "preempted": dict(one.preempted), "notes": one.notes,

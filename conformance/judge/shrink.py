@@ -1,6 +1,5 @@
 """Reduce a failing case to the smallest one that fails in the same way: greedy, one change at a time, with a work limit."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -9,11 +8,9 @@ from ssmspec_ref.contract import Capability, Verdict
 from ..cases import Case
 from ..suite.specification import Specification
 from .clock import Clock
+from .raised import origin
 from .verdict import OTHER, Judgement, judge
 
-SECOND = re.compile(r"^with the inputs of seed \d+: ")
-PLACE = re.compile(r"\| (\S+:\d+) ")
-"""The positions that an exception passed through, in the format of `calls.tail`."""
 BUDGET, SECONDS = 40, 30.0
 """Most runs for one failure, and the time for them."""
 LONG = 16
@@ -88,15 +85,7 @@ def alike_failures(found: Judgement, wanted: Judgement) -> bool:
     """Whether two judgements fail in the same way: the type and position of an exception, or how a process ended."""
     if found.verdict is not Verdict.FAIL or found.kind != wanted.kind:
         return False
-    return cause(found) == cause(wanted)
-
-
-def cause(judgement: Judgement) -> str:
-    """The type and the innermost position of an exception, or the signal or exit code of a process; otherwise ""."""
-    if judgement.kind == "error":
-        told = SECOND.sub("", judgement.message)
-        return " ".join([told.partition(":")[0], *PLACE.findall(told)[-1:]])
-    return judgement.message.partition(" | ")[0] if judgement.kind == "crash" else ""
+    return origin(found.kind, found.message) == origin(wanted.kind, wanted.message)
 
 
 def within(specification: Specification, capability: Capability, case: Case) -> bool:

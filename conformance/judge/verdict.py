@@ -80,13 +80,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on one case. `kind` names the kind of failure: error, crash, timeout, memory, garbled, printed, outputs,
-    shape, dtype, nan, mutated, used, bound, unjudged (the case needs what is not there), stale (only if other inputs were in
-    the same arrays before), again (only if the inputs are passed a second time), overwritten (only by the call after that),
-    bits, rounding. `seed` is that of the randomised second inputs, if these failed; `place` is where the implementation was
-    observed to compute. `stricter` says of
-    a passing case which narrower contracts it would pass too, of those with much smaller bounds; `drafts` are those that an
-    engine says it proposed and accepted; `case` is the id of the case that was judged if it is a spare of a drawn one."""
+    """The verdict on one case. `kind` names the kind of failure: error, refused, crash, timeout, memory, garbled,
+    printed, outputs, shape, dtype, nan, mutated, used, bound, unjudged (the case needs what is not there), stale (only if
+    other inputs were in the same arrays before), again (only if the inputs are passed a second time), overwritten (only
+    by the call after that), bits, rounding. `seed` is that of the randomised second inputs, if these failed; `place` is
+    where the implementation was observed to compute. `stricter` says of a passing case which narrower contracts it would
+    pass too, of those with much smaller bounds; `drafts` are those that an engine says it proposed and accepted; `case`
+    is the id of the case that was judged if it is a spare of a drawn one."""
 
     verdict: Verdict
     kind: str = ""

@@ -73,15 +73,15 @@ def judge_shard(opening: Opening, selection: Selection, setting: Setting, shard:
         return [Judged(key(job), *alone.judge(job)) for job in jobs if shard.holds(job)]
 
 
-Found = tuple[Sequence[tuple[Judged, Result]], Sequence[Key], Sequence[Key], int]
+Found = tuple[Sequence[tuple[Judged, Result]], Sequence[Key], Sequence[Key], int, bool]
 """A kind of failure: its cases with their results; the passing cases of its cell; the subject's cases that ran before; the
-number of cases in its cell of the matrix."""
+number of cases in its cell of the matrix; whether its cause is searched."""
 
 
 def found(one: FailedCases) -> Found:
     """A kind of failure as plain data."""
     cases = [(Judged(key(job), judgement, 0.0), result) for job, judgement, result in one.found]
-    return cases, [*map(key, one.passed)], [*map(key, one.before)], one.cases
+    return cases, [*map(key, one.passed)], [*map(key, one.before)], one.cases, one.searched
 
 
 def diagnose_failures(
@@ -103,8 +103,9 @@ def diagnosed(jobs: Iterable[Job], alone: Alone, failures: Iterable[Found]) -> l
                 [by_key[k] for k in passed],
                 [by_key[k] for k in before],
                 count,
+                searched,
             )
-            for cases, passed, before, count in failures
+            for cases, passed, before, count, searched in failures
         ]
     )
 

@@ -4,7 +4,7 @@ import re
 from html import escape
 
 from ..errors import ReportError
-from .grid import totals
+from .grid import Cell, totals
 from .stream import READ, SCHEMA, Report
 
 GREEN, YELLOW, RED = "#1c6b3f", "#7a5200", "#a3201d"
@@ -16,11 +16,12 @@ def badge(report: Report) -> str:
     """The badge: green if nothing failed, yellow if only listed cases failed or if results were kept from an interrupted run,
     red otherwise, also of a run that stopped early; it names the tier."""
     counts = totals(report.results)
-    left = counts["not-run"]
+    left, refused = counts["not-run"], Cell(tuple(report.results)).refused
     ran = sum(bool(r.case) for r in report.results) - left
     bad, known = counts["fail"] + counts["unknown"], counts["known-failure"]
     said = f"{counts['pass']} of {ran} pass" + (f", {known} known" if known and not bad else "")
-    said += (f", {bad} not" if bad else "") + (f", {left} not run" if left else "")
+    said += (f", {bad} not" if bad else "") + (f" ({refused} refused)" if refused else "")
+    said += f", {left} not run" if left else ""
     resumed = ", resumed" if report.header.resumed else ""
     colour = RED if bad or left or not ran else YELLOW if known or resumed else GREEN
     return _svg(f"conformance, {report.header.tier}{resumed}", said, colour, report.footer.digest)

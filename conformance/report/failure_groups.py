@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..judge.raised import RAISED, origin
 from .grid import RANK
 from .stream import Diagnosis
 
@@ -16,7 +17,7 @@ def listed(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """One kind of failure, with the diagnoses that share its smallest case."""
+    """One kind of failure, with the diagnoses that share its smallest case, or the line that raised."""
 
     diagnoses: tuple[Diagnosis, ...]
 
@@ -27,6 +28,14 @@ class FailureGroup:
     @property
     def subjects(self) -> str:
         return listed(d.subject for d in self.diagnoses)
+
+    @property
+    def operations(self) -> str:
+        return listed(d.operation for d in self.diagnoses)
+
+    @property
+    def contracts(self) -> str:
+        return listed(d.contract for d in self.diagnoses)
 
     @property
     def failures(self) -> int:
@@ -41,6 +50,9 @@ def grouped(diagnoses: Iterable[Diagnosis]) -> list[FailureGroup]:
     """The kinds of failure, the worst first, then by adapter and operation."""
     found: dict[tuple[object, ...], list[Diagnosis]] = defaultdict(list)
     for d in diagnoses:
+        if d.failing in RAISED:  # the same exception from one line
+            found[d.verdict, d.adapter, d.failing, origin(d.failing, d.message), d.reason].append(d)
+            continue
         said = (d.message, d.diverges, d.looks_like, *d.facts.items())
         found[d.verdict, d.adapter, d.operation, d.contract, d.failing, d.smallest, said].append(d)
     ordered = sorted(found.values(), key=lambda same: (-RANK.index(same[0].verdict), same[0].adapter, same[0].operation))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf, isnan
 
 from ..device.observed import CPU, INTERPRETER
+from ..judge.raised import REFUSED
 from ..judge.stricter import MATTERS
 from .activity import IDLE
 from .stream import Header, Result
@@ -29,6 +30,11 @@ class Cell:
         return {word: sum(r.verdict == word for r in self.results) for word in RANK}
 
     @property
+    def refused(self) -> int:
+        """Cases that the implementation refused although its limits claim them."""
+        return sum(r.verdict == "fail" and r.failing == REFUSED for r in self.results)
+
+    @property
     def ran(self) -> int:
         """The number of cases that were run."""
         return len(self.results) - self.counts["not-run"]
@@ -36,8 +42,11 @@ class Cell:
     @property
     def bad(self) -> list[str]:
         """What did not pass, with counts."""
-        words = {"fail": "fail", "unknown": "unknown", "known-failure": "known", "not-run": "not run"}
-        return [f"{self.counts[w]} {said}" for w, said in words.items() if self.counts[w]] + [IDLE] * self.idle
+        words = {"unknown": "unknown", "known-failure": "known", "not-run": "not run"}
+        counts = {"fail": self.counts["fail"] - self.refused, REFUSED: self.refused}
+        counts |= {said: self.counts[word] for word, said in words.items()}
+        idle = self.idle or (self.refused > 0 and self.refused == len(self.results))
+        return [f"{count} {said}" for said, count in counts.items() if count] + [IDLE] * idle
 
     @property
     def worst(self) -> str:

@@ -83,7 +83,7 @@ def failures(diagnoses: Iterable[Diagnosis], results: Sequence[Result], full: bo
     for group in grouped(diagnoses):
         d = group.first
         head = Text(f"{d.verdict}  ", style=STYLE[d.verdict])
-        head.append(f"{d.adapter}: {d.operation}  {d.contract}", style="bold")
+        head.append(f"{d.adapter}: {group.operations}  {group.contracts}", style="bold")
         head.append(f"  {group.failures} of {_cases(group.cases)} of {group.subjects}: {d.failing}")
         told = reading(group)
         lines += [Text(), head, *(Text(f"    {name:<9} {said}") for name, said in told.first)]
@@ -176,6 +176,8 @@ def summary(head: Header, results: Sequence[Result], where: str) -> Panel:
         if any(r.case and r.verdict != "not-run" for r in results)
         else "No case was run."
     )
+    if refused := Cell(tuple(results)).refused:
+        said += f" {_cases(refused)} of them refused: the limits claim what the implementation does not take."
     if known:
         said += f" {_cases(known)} failed as known: see their reasons above."
     if idle:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..judge.raised import RAISED
 from .failure_groups import FailureGroup
 from .stream import Diagnosis
 
@@ -43,7 +44,8 @@ def reading(group: FailureGroup) -> Reading:
         ("tests", d.source),
     ]
     rest = [line for line in rest if line != cause]
-    again = tuple(dict.fromkeys(one.rerun for one in group.diagnoses))
+    same = group.diagnoses[:1] if d.failing in RAISED else group.diagnoses
+    again = tuple(dict.fromkeys(one.rerun for one in same))
     return Reading(tuple(line for line in first if line[1]), tuple(line for line in rest if line[1]), again)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ssmspec_ref.contract import Capability
-from ssmspec_ref.errors import NoRoom
+from ssmspec_ref.errors import NoRoom, Unsupported
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FarPool, is_far
@@ -28,6 +28,7 @@ from ..device.observed import ELSEWHERE, Watch
 from ..errors import ConformanceError
 from ..isolation.memory import taken
 from ..isolation.text import clean, name, told
+from ..judge.raised import REFUSED
 from ..suite.far_inputs import FarInputs, far_along
 from ..suite.specification import Arguments, Came, Specification, unchanged
 
@@ -64,8 +65,9 @@ REUSED = "this call changed {} of the outputs of the call before it, as if a buf
 class Answer:
     """The result of one call: outputs and weights used, or a failure without output. `written`: an input was modified.
 
-    `failed` is "", or error (an exception), crash (the process ended), timeout, memory, garbled (the answer was invalid),
-    printed, overwritten (this call changed outputs of the call before it), unjudged (the case needs what is not there);
+    `failed` is "", or error (an exception), refused (`Unsupported`), crash (the process ended), timeout, memory, garbled (the
+    answer was invalid), printed, overwritten (this call changed outputs of the call before it), unjudged (the case needs what
+    is not there);
     `said` describes it. `place` is where the call was observed to compute, "" without an answer. `spent` are the seconds of
     work of another process, for the limits of searches (`isolation.spent`).
     """
@@ -116,7 +118,8 @@ class Here:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a Rust panic is not an Exception, and an implementation may exit
-            answer = Answer(failed="error", said=tail(error), place=seen(capability, watch))
+            failed = REFUSED if isinstance(error, Unsupported) else "error"
+            answer = Answer(failed=failed, said=tail(error), place=seen(capability, watch))
             return lambda: answer
         if told := not_far(self.given, came):
             return unjudged(told)

@@ -13,6 +13,7 @@ from ..diagnose.takes import takes
 from ..errors import ConformanceError
 from ..judge.clock import Clock, limited
 from ..judge.diagnosis import Likeness, diverges, looks_like
+from ..judge.raised import RAISED, REFUSED
 from ..judge.shrink import shrink
 from ..judge.verdict import Judgement, judge
 from ..report.stream import Diagnosis
@@ -31,6 +32,7 @@ SMALLEST, LIKE, APART = 30.0, 20.0, 20.0
 """Seconds to look for the smallest case, for planted faults, and for several bugs."""
 WINDOWS = 64
 """Windows of a history in which several bugs are told apart; each window adds outputs to compare."""
+ABSENT = "no limit separates what it refuses from what it takes; if it takes no case, do not declare {operation}"
 SEARCH_BROKE = "ssmspec itself broke while it searched for the cause; the verdict does not depend on it"
 
 
@@ -43,16 +45,17 @@ def diagnose(
     job, judgement, result = one.smallest
     case, like, told = job.case, Likeness(), dict[str, str]()
     before: list[str] = []
-    if judgement.verdict is Verdict.FAIL and setting.explain != NONE:
+    if judgement.verdict is Verdict.FAIL and setting.explain != NONE and one.searched:
         try:
             case, judgement, like, told, before = _searched(one, hints, setting, search, again)
         except ConformanceError:
             raise
         except Exception as error:  # the case has failed already: a fault of the search must not lose that
             told = {"search": f"{SEARCH_BROKE} ({tail(error)})"}
-    if judgement.kind == "error" and result.verdict == "fail":
+    if judgement.kind in RAISED and result.verdict == "fail":
         as_json = job.given.startswith(PROGRAM)
         line = takes(job.specification, job.capability, case, *_cases(one, job), as_json)
+        line = line or (ABSENT.format(operation=job.case.operation) if judgement.kind == REFUSED else "")
         told = ({"takes": line} if line else {}) | told
     identity = job.specification.identify(case)
     worst = judgement.worst

@@ -30,6 +30,7 @@ from ..isolation.encoding import MESSAGE, decode, encode
 from ..isolation.guarded import Guarded
 from ..isolation.spent import SPENT
 from ..isolation.text import clean, name
+from ..judge.raised import REFUSED
 from ..suite import SPECIFICATIONS
 from ..suite.specification import Arguments, Came, Specification
 from .calls import Answer, Foreign
@@ -51,7 +52,7 @@ START = (
     "    main(line)\n"
     "main({watch}, {line}, {memory}, work)\n"
 )
-FAILINGS = ("", "error", "printed", "overwritten", "unjudged")
+FAILINGS = ("", "error", REFUSED, "printed", "overwritten", "unjudged")
 """Failures that a worker may report itself; all others are detected here."""
 
 

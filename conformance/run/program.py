@@ -6,7 +6,8 @@
     <-  {"outputs": ["y", "S"]}, the names of tensors that the program has written, in the order of the contract
 
 An operation with a state is opened first: "open" returns {"session": 1}; the questions of `sessions.METHODS` name it, and
-"close" ends it. The answer to any line may be {"error": "why"}. Documentation: docs/how-to/any-language.md.
+"close" ends it. The answer to any line may be {"error": "why"}, or {"refused": "why"} if the program does not take it.
+Documentation: docs/how-to/any-language.md.
 """
 
 import json
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
-from ssmspec_ref.errors import ParameterError
+from ssmspec_ref.errors import ParameterError, Unsupported
 from ssmspec_ref.options.extras import installing
 
 from ..errors import AdapterUnavailable, ProgramError
@@ -88,7 +89,7 @@ class Program:
         self.child: subprocess.Popen[str] | None = None
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Send a question. Raises: ProgramError for a missing or unreadable answer, or an error."""
+        """Send a question. Raises: ProgramError for a missing or unreadable answer, or an error; Unsupported (refused)."""
         if self.child is None or self.child.poll() is not None:
             self._start()
         assert self.child is not None
@@ -108,6 +109,8 @@ class Program:
             self._end()
             told = "its standard output must hold only answers, one JSON object per line; print to standard error"
             raise ProgramError(f"the program printed {line[:SHOWN]!r}, which is not an answer; {told}")
+        if "refused" in answer:
+            raise Unsupported(f"the program says: {str(answer['refused'])[:LONGEST]}")
         if "error" in answer:
             raise ProgramError(f"the program says: {str(answer['error'])[:LONGEST]}")
         return answer
@@ -206,7 +209,7 @@ def adapter(command: str, device: str = "cpu") -> Adapter:
             raise ValueError(f"it speaks protocol {json.dumps(spoken)[:SHOWN]}, and this suite speaks {PROTOCOL}")
         subjects = tuple(_subject(program, _object(subject, "a subject")) for subject in said["subjects"])
         return Adapter(str(said["name"]), str(said["version"]), subjects, str(said.get("homepage", "")))
-    except (ProgramError, ParameterError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ProgramError, ParameterError, Unsupported, KeyError, TypeError, ValueError, AttributeError) as error:
         told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise AdapterUnavailable(f"{command}: its declaration is invalid: {told}") from error
 

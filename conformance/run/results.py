@@ -32,12 +32,13 @@ value; also the cause."""
 @dataclass
 class FailedCases:
     """One kind of failure in one cell of the matrix: its cases, the passing cases, the subject's cases that ran before the
-    first of them, and the number of cases run there."""
+    first of them, and the number of cases run there; `searched`: no other kind of the run is the same exception."""
 
     found: list[tuple[Job, Judgement, Result]] = field(default_factory=list)
     passed: list[Job] = field(default_factory=list)
     before: list[Job] = field(default_factory=list)
     cases: int = 0
+    searched: bool = True
 
     @property
     def kind(self) -> tuple[str, str]:

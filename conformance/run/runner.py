@@ -10,6 +10,7 @@ from ssmspec_ref.contract import Verdict
 
 from ..cases import Case
 from ..errors import ConformanceError
+from ..judge.raised import RAISED, origin
 from ..judge.verdict import VOID, Judgement, judge
 from ..report.stream import Diagnosis, Result
 from .calls import tail
@@ -73,7 +74,8 @@ class Alone:
         for one in failures:
             searched[one.kind] += 1
             number = searched[one.kind]
-            search, again = (self.setting.explain == FULL and number <= most for most in (SEARCHED, REPLAYED))
+            full = self.setting.explain == FULL and one.searched
+            search, again = (full and number <= most for most in (SEARCHED, REPLAYED))
             diagnosis, case = diagnose(one, smallest[one.kind], self.setting, search, again)
             if case not in smallest[one.kind]:
                 smallest[one.kind].append(case)
@@ -160,20 +162,25 @@ def run(
 
 
 def failed_cases(jobs: Mapping[int, Job], found: Mapping[int, tuple[Judgement, Result]]) -> list[FailedCases]:
-    """The kinds of failure of a run, in the order of the plan."""
-    failed: dict[tuple[tuple[str, str, str, str], str, str, str], FailedCases] = defaultdict(FailedCases)
+    """The kinds of failure of a run, in the order of the plan. The same exception from one line is searched once."""
+    failed: dict[tuple[tuple[str, str, str, str], str, str, str, str], FailedCases] = defaultdict(FailedCases)
     for number, job in jobs.items():
         judgement, result = found[number]
         if result.verdict in ("fail", "known-failure"):
-            failed[job.group, result.failing, result.verdict, result.reason].found.append((job, judgement, result))
+            line = origin(result.failing, result.message) if result.failing in RAISED else ""
+            failed[job.group, result.failing, line, result.verdict, result.reason].found.append((job, judgement, result))
     counts = Counter(job.group for job in jobs.values())
     passed: dict[tuple[str, str, str, str], list[Job]] = defaultdict(list)
     for number, job in jobs.items():
         if found[number][1].verdict == "pass":
             passed[job.group].append(job)
-    for (group, *_), one in failed.items():
+    seen: set[tuple[str, ...]] = set()
+    for (group, failing, line, *verdict), one in failed.items():
         one.cases, one.passed = counts[group], passed[group]
         one.before = earlier(jobs, one.found[0][0])
+        exception = (group[0], failing, line, *verdict)
+        one.searched = not line or exception not in seen
+        seen.add(exception)
     return list(failed.values())
 
 

@@ -60,6 +60,7 @@ def test_a_fault_in_a_program_is_found(tmp_path: Path) -> None:
             "the program printed 'hello\\n', which is not an answer; its standard output must hold only answers",
         ),
         ('load_file(question["inputs"])', "1 / 0", "the program says: ZeroDivisionError: division by zero"),
+        ('            return {}, {"y"', '            return {"refused": "no"}, {"y"', "Unsupported: the program says: no"),
         ('{"y": y, "S": S}', '{"y": y, "T": S}', ""),
         ('list(tensors)}', '["z"]}', "the outputs ['z'] cannot be read from the named file"),
     ],

@@ -86,6 +86,15 @@ class Found:
         unknown += [(c, purpose(c)) for c in self.refusals if c in self.named]
         return not (self.red or unknown or idle or self.not_run) and any(self.outcome(*key) == "passed" for key in self.cells)
 
+    @property
+    def verdict(self) -> str:
+        """The result in words: what was refused is neither passed nor failed, and is always told."""
+        refused = f"{len(self.refusals)} configuration{'s' * (len(self.refusals) != 1)} refused"
+        if self.refusals and not any(self.outcome(*key) not in ("refused", "not exercised") for key in self.cells):
+            return f"not exercised, with {refused}"
+        word = "failed" if self.red else "passed" if self.green else "unknown"
+        return f"{word}, with {refused}" if self.refusals else word
+
 
 def purpose(configuration: str) -> str:
     """The law that a configuration is meant to test."""

@@ -1,0 +1,18 @@
+"""An exception of an implementation: the kinds of failure that it is, and the line that raised it."""
+
+import re
+
+REFUSED = "refused"
+"""The kind of a case that the implementation refuses (`ssmspec_ref.errors.Unsupported`), though its limits claim it."""
+RAISED = ("error", REFUSED)
+SECOND = re.compile(r"^with the inputs of seed \d+: ")
+PLACE = re.compile(r"\| (\S+:\d+) ")
+"""The positions that an exception passed through, in the format of `calls.tail`."""
+
+
+def origin(kind: str, message: str) -> str:
+    """The type and the innermost position of an exception, or the signal or exit code of a process; otherwise ""."""
+    if kind in RAISED:
+        told = SECOND.sub("", message)
+        return " ".join([told.partition(":")[0], *PLACE.findall(told)[-1:]])
+    return message.partition(" | ")[0] if kind == "crash" else ""
