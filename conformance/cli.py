@@ -1,5 +1,6 @@
 """`ssmspec conform`: run the suite on an adapter, list its cases, show a report again."""
 
+import json
 import re
 import secrets
 import shlex
@@ -24,6 +25,9 @@ from .diagnose.dump import dump as write_case
 from .engines import cli as engines
 from .errors import ConformanceError
 from .explain import commands
+from .formats.document import schema
+from .formats.output import HELP as FORMATS
+from .formats.output import MADE, Format
 from .isolation.parallel import of_a_worker, parallel
 from .judge.verdict import OTHER, Judgement
 from .on_ray import options
@@ -126,6 +130,7 @@ def run(
     ray_wait: options.Wait = 600.0,
     ray_ship: options.Ship = None,
     ray_mixed: options.Mixed = False,
+    output_format: Annotated[Format, typer.Option(help=FORMATS)] = Format.text,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the unfinished run in the report folder.")] = False,
     keep_passed: Annotated[bool, typer.Option("--keep-passed", help=KEEP)] = False,
 ) -> None:
@@ -154,7 +159,10 @@ def run(
             kept = read_kept(report, keep_passed) if resume else None
             ending = 1 if first else max_failures, explain
             workers = (jobs or (1 if in_process else None), memory), share, ray_parts
-            outcome, ran = _judge(opening, selection, folder, known, workers, seed, progress, kept, ending)
+            tables = Console(stderr=output_format is not Format.text)
+            outcome, ran = _judge(opening, selection, folder, known, workers, seed, (progress, tables), kept, ending)
+        if output_format is not Format.text:
+            typer.echo(MADE[output_format](read_report(report)), nl=False)
         if dump:
             chosen = [(subject, case)] if case else [(d.subject, d.smallest) for d in outcome.diagnoses]
             for path in _dumped(opening, chosen, dump):
@@ -245,13 +253,15 @@ def _judge(
     known: Path | None,
     workers: tuple[tuple[int | None, float | None], options.Share | None, int],
     seed: int | None,
-    progress: Console,
+    consoles: tuple[Console, Console],
     kept: Kept | None,
     ending: tuple[int | None, str],
 ) -> tuple[Outcome, bool]:
     """Run a plan. Returns the outcome, and whether it had any case (a shard may have none). `workers` are local processes and
     the memory of the run, or a share of a cluster and the number of shards of each subject there; `kept` is of the run that
-    is continued; `ending` says after how many failures the run stops, and how much of them is explained."""
+    is continued; `ending` says after how many failures the run stops, and how much of them is explained; `consoles` are for
+    progress and for tables."""
+    progress, tables = consoles
     asked, share, parts = workers
     most, explain = ending
     progress.print(f"loading {', '.join(opening.names)}", style="dim", highlight=False, markup=False)
@@ -286,7 +296,7 @@ def _judge(
             idle = not_exercised if selection.case is None and not head.shard else lambda results: []
 
             def judged_all(results: list[Result]) -> None:
-                watch.table(Console(), [*results, *idle(results)])
+                watch.table(tables, [*results, *idle(results)])
 
             earlier = _earlier(kept, setting)
             outcome = run_plan(jobs, left_out, setting, watch, whole, judges, earlier, most, judged_all)
@@ -294,7 +304,7 @@ def _judge(
         folder.finish(outcome.results, outcome.diagnoses, artefacts.write)
     where = f"{folder.path / 'report.jsonl'}, page: {folder.path / 'report.html'}"
     more = f"{command()} report {shlex.quote(str(folder.path))} --full"
-    show(Console(), head, outcome.results, outcome.diagnoses, where, watch.tabled, more)
+    show(tables, head, outcome.results, outcome.diagnoses, where, watch.tabled, more)
     return outcome, bool(jobs) or bool(head.shard)
 
 
@@ -345,16 +355,26 @@ def _drawn() -> int:
 def show_report(
     path: artefacts.Path_,
     full: Annotated[bool, typer.Option("--full", help="Print every line of a failure, not only the first ones.")] = False,
+    output_format: Annotated[Format, typer.Option(help=FORMATS)] = Format.text,
 ) -> None:
     """Print a report again. A truncated or edited report is refused."""
     try:
         read = read_report(path)
     except (ConformanceError, OSError) as error:
         raise refused(error) from error
+    if output_format is not Format.text:
+        typer.echo(MADE[output_format](read), nl=False)
+        return
     more = "" if full else f"{command()} report {shlex.quote(str(path))} --full"
     show(Console(), read.header, read.results, read.diagnoses, str(path), folded=more)
     if told := artefacts.foreign_badge(path, read):
         Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)
+
+
+@app.command(name="schema")
+def show_schema() -> None:
+    """Print the JSON schema of the lines of report.jsonl."""
+    typer.echo(json.dumps(schema(), indent=1))
 
 
 artefacts.register(app)

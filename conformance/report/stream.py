@@ -15,7 +15,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema
 
 from ssmspec_ref.options.words import SHARD
 
@@ -59,6 +59,11 @@ class Header(Model):
     resumed: Annotated[int, Field(ge=0)] = 0
 
 
+NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]}
+Number = Annotated[float, WithJsonSchema(NUMBER)]
+"""A number that may be infinite or NaN, which JSON writes as a string."""
+
+
 class Output(Model):
     """One output of one case, at the element with the largest error relative to its bound: both values, and the position `at`
     which it is (None before schema 7, where the values are those of `first`); `first`, the first position beyond its bound;
@@ -66,13 +71,13 @@ class Output(Model):
 
     name: str
     state: bool
-    utilisation: float
-    error: float
-    bound: float
+    utilisation: Number
+    error: Number
+    bound: Number
     first: dict[str, int]
     void: bool = False
-    expected: float | None = None
-    got: float | None = None
+    expected: Number | None = None
+    got: Number | None = None
     picture: tuple[str, ...] = ()
     at: dict[str, int] | None = None
 
