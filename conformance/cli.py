@@ -52,6 +52,7 @@ from .run.process import TIMEOUT
 from .run.results import EXPLAIN, FULL, Setting, rerun
 from .run.runner import BAD, Alone, Outcome
 from .run.runner import run as run_plan
+from .settings import FromSettings
 from .starting import ADAPTER, DAY, DEVICE, PROGRAMS
 from .suite import find
 from .suite.specification import TIERS
@@ -91,7 +92,7 @@ def _shard(value: str) -> str:
     return value
 
 
-@app.command()
+@app.command(cls=FromSettings)
 def run(
     context: typer.Context,
     adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
@@ -140,8 +141,11 @@ def run(
     """
     progress = Console(stderr=True)
     selection = Selection(tier, subject, operation, case, tuple(before or ()), shard_of(shard))
-    report = report or (FOLDER / OF_A_CASE if case else FOLDER)
-    _check(Typed(context), selection, in_process, ray, resume)
+    typed = Typed(context)
+    adapter, program = _named(typed, adapter, program)
+    report = (report or FOLDER) / (OF_A_CASE if case and "--report" not in typed.values else "")
+    jobs = 1 if in_process and "--jobs" not in typed.values else jobs
+    _check(typed, selection, in_process, ray, resume)
     if failed:
         selection, seed, report = _failed(selection, seed, report)
     _check_files(report, resume, known, dump)
@@ -158,7 +162,7 @@ def run(
         with owned as folder:
             kept = read_kept(report, keep_passed) if resume else None
             ending = 1 if first else max_failures, explain
-            workers = (jobs or (1 if in_process else None), memory), share, ray_parts
+            workers = (jobs, memory), share, ray_parts
             tables = Console(stderr=output_format is not Format.text)
             outcome, ran = _judge(opening, selection, folder, known, workers, seed, (progress, tables), kept, ending)
         if output_format is not Format.text:
@@ -202,6 +206,13 @@ def _check(typed: Typed, selection: Selection, in_process: bool, ray: str | None
         typed.unused(["--jobs", "--in-process"], "--ray runs each shard as a task of the cluster")
         typed.unused(["-x", "--max-failures"], "a shard that runs on a cluster is not stopped", "omit --ray")
         typed.unused(["--dump"], "it calls the implementation on this machine, and --ray on others", "omit --ray")
+
+
+def _named(typed: Typed, adapter: list[str] | None, program: list[str] | None) -> tuple[list[str] | None, list[str] | None]:
+    """The adapters and programs to test: if one of the options is typed, it replaces both of the settings."""
+    if not {"--adapter", "--program"} & typed.values.keys():
+        return adapter, program
+    return typed.values.get("--adapter"), typed.values.get("--program")
 
 
 def _failed(selection: Selection, seed: int | None, folder: Path) -> tuple[Selection, int | None, Path]:

@@ -29,7 +29,7 @@ def adapter():
 KNOWN = '[[known]]\ncase = "*"\nreason = "keeps a draft"\nlink = "https://example.org/1"\nexpires = 2999-01-01\n'
 
 
-ADAPTER = ("--ssmspec-adapter", "my_kernels:adapter")
+ADAPTER = ("--ssmspec-adapter", "my_kernels:adapter", "--ssmspec-tier", "smoke")
 REPORTED = (*ADAPTER, "--ssmspec-report", "report")
 
 
@@ -94,7 +94,7 @@ def adapter():
 
 
 def test_what_passes_in_the_session_says_which_option_a_case_raises_for(tmp_path: Path) -> None:
-    words = (*ADAPTER, "--ssmspec-tier", "standard", "--ssmspec-explain", "none")
+    words = (*ADAPTER[:2], "--ssmspec-explain", "none")
     said = 'if it does not take z=on, declare limits=Limits({"z": ("off",)})'
     session(tmp_path, 1, *words, said=said, kernels=RAISES)
 

@@ -33,6 +33,7 @@ filterwarnings =
     error
     ignore:Module already imported so cannot be rewritten
 ssmspec_adapter = my_kernels:adapter
+ssmspec_tier = smoke
 ssmspec_report = out
 """
 ONE = "ssmspec::mine::my-window-fast::fp32/sequential::conv.commit/b2,t7,c6,w4/plain/normal/s0"
@@ -284,6 +285,6 @@ def test_the_summary_of_a_failure_is_one_line_in_ci(project: Project, monkeypatc
 
 def test_options_without_an_adapter_are_told(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_own():\n    pass\n")
-    pytester.makeini("[pytest]\nssmspec_tier = standard\n")
+    pytester.makeini("[pytest]\nssmspec_tier = smoke\n")
     done = pytester.runpytest_inprocess("-p", "no:timeout", "-q")
     assert "ssmspec: ssmspec_tier given, but no adapter, so no case was run; give ssmspec_adapter" in done.outlines
