@@ -1,10 +1,15 @@
 """Files made from a report, and the commands for them: page, JUnit, badge, comparison, merging shards."""
 
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
+
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options import files as options
 
 from ..errors import ConformanceError, ReportError
 from ..progress import files
@@ -15,9 +20,12 @@ from . import compare as comparing
 from . import merge as merging
 from .badge import badge, read
 from .junit import junit
-from .page import page
+from .listing import listing
+from .page import comparison, page
 from .stream import Report, file_of, read_report, unwritable
 
+DAYS = 90
+"""How long an entry of a new list of known failures holds."""
 REPORT = "A report.jsonl, or its folder."
 Path_ = Annotated[Path, typer.Argument(help=REPORT)]
 
@@ -57,6 +65,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="page")(make)
     app.command(name="compare")(compare)
     app.command(name="merge")(merge)
+    app.command(name="known")(known)
 
 
 def make(report: Path_) -> None:
@@ -76,10 +85,16 @@ def compare(
     factor: Annotated[
         float, typer.Option(min=1, help="Report outputs whose error grew by more than this factor, relative to its bound.")
     ] = comparing.FACTOR,
+    html: Annotated[Path | None, typer.Option(help="Also write the comparison as a page into this file.")] = None,
 ) -> None:
     """Compare two reports. Exits with 1 if a case broke or is no longer run."""
+    if html is not None:
+        options.writable("--html", html, parents=True, whole=True)
     old, new = _read(before), _read(after)
     found = comparing.compare(old, new, factor)
+    if html is not None:
+        html.parent.mkdir(parents=True, exist_ok=True)
+        files.write(html, comparison(found, old, new))
     Console().print(comparing.shown(found, old, new), soft_wrap=True, highlight=False)
     if found.worse:
         raise typer.Exit(FAILED)
@@ -102,6 +117,45 @@ def merge(
     Console().print(f"{counts}  {folder / 'report.jsonl'}", soft_wrap=True, highlight=False)
     if any(footer.verdicts.get(word) for word in ("fail", "unknown", "not-run")):
         raise typer.Exit(FAILED)
+
+
+def known(
+    report: Path_,
+    write: Annotated[Path | None, typer.Option(help="Write the list into this new file, instead of printing it.")] = None,
+    link: Annotated[str, typer.Option(help="Where the failures are tracked, such as the address of an issue.")] = "",
+    expires: Annotated[str, typer.Option(help=f"The last day of the entries. Default: in {DAYS} days.")] = "",
+) -> None:
+    """Make a list of known failures from what failed in a report, for --known."""
+    if write is not None:
+        options.writable("--write", write)
+        if write.exists():
+            raise OptionError(f"--write {write} exists, and may hold reasons of yours; name a new file")
+    whole, last = _read(report), _day(expires)
+    try:
+        made = listing(whole, link, last)
+    except ConformanceError as error:
+        raise refused(error) from error
+    if write is None:
+        typer.echo(made.text, nl=False)
+    else:
+        files.write(write, made.text)
+    told = f"{made.entries} entries{f' are written to {write}' if write else ''}; they expire on {last}"
+    told += f"; not listed: {made.drawn} cases of the seed, which another run does not have" if made.drawn else ""
+    told += f"; not listed: {made.unknown} cases that stayed unknown, which are never known failures" if made.unknown else ""
+    Console(stderr=True).print(Text(told), soft_wrap=True)
+
+
+def _day(given: str) -> date:
+    """The day on which entries expire. Raises: OptionError for one that is no day, or is over."""
+    if not given:
+        return date.today() + timedelta(days=DAYS)
+    try:
+        day = date.fromisoformat(given)
+    except ValueError as error:
+        raise OptionError(f"--expires is {given!r}; it must be a day such as {date.today().isoformat()}") from error
+    if day < date.today():
+        raise OptionError(f"--expires is {given}, which is over; give today or a later day")
+    return day
 
 
 def _read(path: Path) -> Report:

@@ -5,7 +5,7 @@ are reported as no longer run under the old one. A case whose sizes are of a run
 seeds are equal: such cases are counted apart, and are neither new nor no longer run; one that fails now has broken.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -101,43 +101,74 @@ def _used(result: Result | None) -> float:
     return max((o.utilisation for o in result.outputs), default=0.0) if result else 0.0
 
 
-def shown(found: Comparison, before: Report, after: Report) -> RenderableType:
-    """The comparison, for a terminal."""
-    lines: list[RenderableType] = [*_headers(before, after)]
-    lines += _list("broken", "bold red", found.broken, lambda c: c.after.message if c.after else "")
-    lines += _list("no longer run", "bold red", found.gone, lambda c: f"was {c.before.verdict}" if c.before else "")
-    lines += _list("fixed", "green", found.fixed, lambda c: f"was {c.before.verdict}" if c.before else "")
-    lines += _list("more of the bound", "yellow", found.more, lambda c: "{:.2g} -> {:.2g}".format(*c.used))
-    lines += _list("less of the bound", "green", found.less, lambda c: "{:.2g} -> {:.2g}".format(*c.used))
+@dataclass(frozen=True)
+class Part:
+    """The changes of one kind, and what to say of each."""
+
+    name: str
+    style: str
+    changes: tuple[Change, ...]
+    say: Callable[[Change], str]
+
+
+def parts(found: Comparison) -> tuple[Part, ...]:
+    """The changes by kind, the worst first."""
+    return (
+        Part("broken", "bold red", found.broken, lambda c: c.after.message if c.after else ""),
+        Part("no longer run", "bold red", found.gone, _was),
+        Part("fixed", "green", found.fixed, _was),
+        Part("more of the bound", "yellow", found.more, _how_much),
+        Part("less of the bound", "green", found.less, _how_much),
+    )
+
+
+def _was(change: Change) -> str:
+    return f"was {change.before.verdict}" if change.before else ""
+
+
+def _how_much(change: Change) -> str:
+    return "{:.2g} -> {:.2g}".format(*change.used)
+
+
+def counted(found: Comparison) -> str:
+    """The counts of a comparison, in one line."""
     counts = {"broken": found.broken, "no longer run": found.gone, "fixed": found.fixed, "new": found.new}
     said = ", ".join(f"{len(part)} {name}" for name, part in counts.items())
     said += f", {found.same} as before"
     if any(found.drawn):
         before_only, after_only = found.drawn
         said += f"; drawn by the seeds: {before_only} in the first report only, {after_only} in the second"
-    lines.append(Text(said, style="bold red" if found.worse else "bold green"))
+    return said
+
+
+def conditions(before: Report, after: Report) -> list[tuple[str, str, str]]:
+    """What the two runs differ in: its name, and the value of each."""
+    old, new = before.header.model_dump(mode="json"), after.header.model_dump(mode="json")
+    told = [(name, str(old[name]), str(new[name])) for name in ("tier", "device", "python", "machine", "cpus", "resumed")]
+    versions = [head["versions"] | head["adapters"] for head in (old, new)]
+    names = dict.fromkeys([*old["adapters"], *old["versions"], *new["adapters"], *new["versions"]])
+    told += [(name, versions[0].get(name, "–"), versions[1].get(name, "–")) for name in names]
+    return [one for one in told if one[1] != one[2]]
+
+
+def shown(found: Comparison, before: Report, after: Report) -> RenderableType:
+    """The comparison, for a terminal."""
+    table = Table("", "before", "after", title="run under", title_justify="left")
+    for row in conditions(before, after):
+        table.add_row(*row)
+    lines: list[RenderableType] = [table] if table.row_count else []
+    for part in parts(found):
+        lines += _list(part)
+    lines.append(Text(counted(found), style="bold red" if found.worse else "bold green"))
     return Group(*lines)
 
 
-def _headers(before: Report, after: Report) -> Iterable[RenderableType]:
-    """The conditions of the two runs that differ."""
-    table = Table("", "before", "after", title="run under", title_justify="left")
-    old, new = before.header.model_dump(mode="json"), after.header.model_dump(mode="json")
-    for name in ("tier", "device", "python", "machine", "cpus", "resumed"):
-        if old[name] != new[name]:
-            table.add_row(name, str(old[name]), str(new[name]))
-    for name in dict.fromkeys([*old["adapters"], *old["versions"], *new["adapters"], *new["versions"]]):
-        versions = [head["adapters"].get(name, head["versions"].get(name, "–")) for head in (old, new)]
-        if versions[0] != versions[1]:
-            table.add_row(name, *versions)
-    return [table] if table.row_count else []
-
-
-def _list(name: str, style: str, changes: tuple[Change, ...], say: object, most: int = 20) -> list[RenderableType]:
-    if not changes:
+def _list(part: Part, most: int = 20) -> list[RenderableType]:
+    if not part.changes:
         return []
-    lines: list[RenderableType] = [Text(f"{name}: {len(changes)}", style=style)]
-    for c in changes[:most]:
+    lines: list[RenderableType] = [Text(f"{part.name}: {len(part.changes)}", style=part.style)]
+    for c in part.changes[:most]:
         adapter, subject, contract, _, case = c.key
-        lines.append(Text(f"    {adapter}: {subject}  {contract}  {case}  {say(c)}"))  # type: ignore[operator]
-    return [*lines, *([Text(f"    and {len(changes) - most} more", style="dim")] if len(changes) > most else [])]
+        lines.append(Text(f"    {adapter}: {subject}  {contract}  {case}  {part.say(c)}"))
+    more = len(part.changes) - most
+    return [*lines, *([Text(f"    and {more} more (--html lists all)", style="dim")] if more > 0 else [])]

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from .activity import told as activity
+from .compare import Comparison, conditions, counted, parts
 from .failure_groups import grouped
 from .grid import RANK, Cell, Group, groups, not_offered, places, resumed, stopped, totals, wider
 from .plot import plots
@@ -78,11 +79,31 @@ def page(report: Report) -> str:
             loose=[r for r in report.results if r.verdict == "unknown" or (r.verdict == "fail" and not r.operation)],
             left_out=left_out(report.results),
             plots=plots(report.results),
-            style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+            style=_style(),
             script=Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
             data=Markup(embedded(data(shown))),
         )
     )
+
+
+def comparison(found: Comparison, before: Report, after: Report) -> str:
+    """The page of a comparison, as HTML: every change, not only the first ones."""
+    return str(
+        _templates()
+        .get_template("compare.html.j2")
+        .render(
+            adapters=list(dict.fromkeys([*before.header.adapters, *after.header.adapters])),
+            worse=found.worse,
+            said=counted(found),
+            conditions=conditions(before, after),
+            parts=parts(found),
+            style=_style(),
+        )
+    )
+
+
+def _style() -> Markup:
+    return Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
 
 
 def number_cells(found: list[Group]) -> dict[tuple[str, str, str, str], Shown]:

@@ -149,6 +149,21 @@ def test_a_comparison_counts_what_changed_and_ends_with_1_where_something_broke_
     assert {part: part in said for part in listed} == listed
 
 
+def test_the_page_of_a_comparison_has_every_change(tmp_path: Path) -> None:
+    before = write(tmp_path / "a", [result(n) for n in range(30)], device="cpu")
+    after = write(tmp_path / "b", [result(n, "fail", 3.0, message="<b>") for n in range(29)], device="cuda")
+    said = ends(
+        FAILED, "compare", before, after, "--html", tmp_path / "new" / "page.html", said="and 9 more (--html lists all)"
+    )
+    page = (tmp_path / "new" / "page.html").read_text()
+    assert all(result(n).case in page for n in range(30))
+    assert page.count("&lt;b&gt;") == 29
+    for told in ("broken: 29", "no longer run: 1", "was pass", "<td>cpu</td><td>cuda</td>", "29 broken, 1 no longer run"):
+        assert told in page
+        assert told.replace("<td>", "").split("</td>")[0] in said
+    ends(REFUSED, "compare", before, after, "--html", tmp_path, said="is a folder; give a file")
+
+
 def test_a_report_that_is_cut_or_missing_is_not_compared(tmp_path: Path) -> None:
     same = write(tmp_path / "a", ONE)
     (tmp_path / "c").write_text(same.read_text()[:-9])
