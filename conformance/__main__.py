@@ -1,5 +1,6 @@
 """`python -m conformance`: the suite without the installed command."""
 
 from .cli import app
+from .main import main
 
-app()
+main(lambda: app, "python -m conformance")

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from importlib.metadata import version as installed
 from itertools import pairwise
@@ -51,18 +52,18 @@ def _version(
     return
 
 
-def main() -> None:
-    """Run the command. Exits with 3 on an unexpected error; 1 means that something was tested and failed. A usage error is
-    reported in one line, and exits with 2."""
+def main(make: Callable[[], typer.Typer] = build, called: str = "ssmspec") -> None:
+    """Run the command, which is `called` so. Exits with 3 on an unexpected error; 1 means that something was tested and
+    failed. A usage error is reported in one line, and exits with 2."""
     words = sys.argv[1:]
     try:
-        command = typer.main.get_command(build())
+        command = typer.main.get_command(make())
         named(command)
-        told = swallowed(command, words) or blank(words)
+        told = swallowed(command, words, called) or blank(words)
         if told:
             print(shown(told), file=sys.stderr)
             sys.exit(REFUSED)
-        sys.exit(command(words, prog_name="ssmspec", standalone_mode=False))
+        sys.exit(command(words, prog_name=called, standalone_mode=False))
     except OptionError as error:
         sys.exit(refused(error).exit_code)
     except KeyboardInterrupt:
@@ -83,19 +84,25 @@ VALUES = {Path: "PATH", int: "N", float: "NUMBER", str: "TEXT", bool: ""}
 """What the help shows in place of an option's value."""
 
 
-def named(command: Any) -> None:
-    """Name the value of every option by its kind, which the help of typer writes as a type of Python."""
+def named(command: Any, above: Any = None) -> None:
+    """Name the value of every option by its kind, and every argument in capitals, without the types of Python that the help
+    of typer shows. `above` is the context of the group that the command is in."""
+    context = command.context_class(command, parent=above, **command.context_settings)
+    if helps := command.get_help_option(context):
+        helps.metavar = " "
     for option in (one for one in command.params if one.opts[0].startswith("-") and not one.metavar):
         annotation = getattr(option.type_descriptor, "annotation", str)
         kind = (get_args(annotation) or (annotation,))[0]
         option.metavar = VALUES.get(kind, "TEXT") or " "
+    for argument in (one for one in command.params if not one.opts[0].startswith("-") and not one.metavar):
+        argument.metavar, argument.display_type_rich = argument.name.upper(), lambda ctx: None
     for below in getattr(command, "commands", {}).values():
-        named(below)
+        named(below, context)
 
 
-def swallowed(command: Any, words: list[str]) -> str:
+def swallowed(command: Any, words: list[str], path: str = "ssmspec") -> str:
     """What is wrong if an option that needs a value is followed by another option, which would be its value; else ""."""
-    takes, every, path = set[str](), {"--help"}, "ssmspec"
+    takes, every = set[str](), {"--help"}
     end = words.index("--") if "--" in words else len(words)
     for word, after in pairwise([*words[:end], ""]):
         if word in getattr(command, "commands", {}):

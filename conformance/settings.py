@@ -17,7 +17,8 @@ from ssmspec_ref.errors import OptionError
 from ssmspec_ref.options.words import nearest
 
 FILE, TABLE = "pyproject.toml", "[tool.ssmspec]"
-Tier, Explain = Literal["smoke", "standard", "deep"], Literal["none", "quick", "full"]
+Tier = Literal["smoke", "standard", "deep"]
+Explain = Literal["none", "quick", "full"]
 Names = str | list[str]
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]

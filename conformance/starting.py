@@ -1,6 +1,7 @@
-"""The commands for a new adapter: `init` writes one to start from, `smoke` checks it before the suite is run."""
+"""The commands for a new adapter: `init` writes one to start from, `check` looks at it before the suite is run."""
 
 import re
+import shlex
 import sys
 from enum import StrEnum
 from importlib.machinery import PathFinder
@@ -16,13 +17,13 @@ from rich.markup import escape
 from ssmspec_ref.errors import OptionError
 from ssmspec_ref.options import files
 
+from .checked import checked
 from .errors import ConformanceError
 from .refusal import FAILED, refused
 from .run.again import command
 from .run.load import PROGRAM
 from .run.open_adapters import Opening
 from .run.process import TIMEOUT
-from .smoke import smoke as findings
 
 ADAPTER = "An adapter that ships with ssmspec, or package.module:factory."
 PROGRAMS = "The command of a program that speaks JSON lines."
@@ -93,7 +94,7 @@ def init(
         raise OptionError(f"{path} cannot be written ({error.strerror}); give a file on a disk with space") from error
     found = path.parent.resolve() in [Path(entry).resolve() for entry in (*sys.path, "")]
     folder = "" if found else f"PYTHONPATH={path.parent} "
-    told = f"{path} is written; next: {folder}{command()} smoke --adapter {path.stem}:adapter"
+    told = f"{path} is written; next: {folder}{command()} check --adapter {path.stem}:adapter"
     told += " --device interpreter" if level is Level.triton else ""
     Console(soft_wrap=True, highlight=False).print(told)
 
@@ -118,7 +119,7 @@ def _installed(module: str) -> bool:
     return module in sys.builtin_module_names or PathFinder.find_spec(module, elsewhere) is not None
 
 
-def smoke(
+def check(
     adapter: Annotated[list[str] | None, typer.Option(help=ADAPTER)] = None,
     program: Annotated[list[str] | None, typer.Option(help=PROGRAMS)] = None,
     device: Annotated[str, typer.Option(help=DEVICE)] = "cpu",
@@ -130,7 +131,7 @@ def smoke(
     console, wrong, tried = Console(soft_wrap=True, highlight=False), 0, 0
     try:
         with Opening(names(adapter, program), device, True, timeout).open() as adapters:
-            for finding in findings(adapters):
+            for finding in checked(adapters):
                 wrong, tried = wrong + (not finding.right), tried + 1
                 mark = "[green]ok[/green]    " if finding.right else "[red]wrong[/red] "
                 console.print(f"{mark}{escape(f'{finding.subject}: {finding.operation}: {finding.says}')}")
@@ -142,7 +143,15 @@ def smoke(
         raise typer.Exit(FAILED)
 
 
+def smoke(context: typer.Context) -> None:
+    """The old name of `check`; it is refused with the new form."""
+    words = shlex.join(["check", *context.args])
+    raise OptionError(f"`conform smoke` is now `conform check`, since smoke is a tier; give: {command()} {words}")
+
+
 def register(app: typer.Typer) -> None:
     """Add these commands to the suite's command line."""
     app.command()(init)
-    app.command()(smoke)
+    app.command()(check)
+    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(name="smoke", hidden=True, context_settings=passed_on)(smoke)

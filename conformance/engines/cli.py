@@ -43,11 +43,11 @@ class Tier(StrEnum):
 
     smoke = "smoke"
     standard = "standard"
-    long = "long"
+    deep = "deep"
 
 
-MANY = {Tier.smoke: 8, Tier.standard: 60, Tier.long: 400}
-SAMPLED = {Tier.smoke: 0, Tier.standard: 240, Tier.long: 2000}
+MANY = {Tier.smoke: 8, Tier.standard: 60, Tier.deep: 400}
+SAMPLED = {Tier.smoke: 0, Tier.standard: 240, Tier.deep: 2000}
 """Requests that are sampled in each configuration, for the law of sampled tokens."""
 TIGHT = 96
 """Room for the tokens of three requests, of which two fill it: some are preempted. The longest that is drawn has 90."""
@@ -69,7 +69,7 @@ def engine(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help=DTYPE)] = None,
     stored: Annotated[str | None, typer.Option(help=STORED_AS)] = None,
-    tier: Annotated[Tier, typer.Option(help="smoke, standard or long.")] = Tier.standard,
+    tier: Annotated[Tier, typer.Option(help="smoke, standard or deep.")] = Tier.standard,
     schedules: Annotated[int | None, typer.Option(min=1, help="Schedules per configuration. Default: by tier.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the schedules and of the small checkpoints.")] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, max=86_400, help="Time limit of one answer, in seconds.")] = 120.0,

@@ -9,9 +9,9 @@ import numpy as np
 from ssmspec_ref.contract import OPERATIONS, Limits, NumericContract
 
 from ..cases import Case
+from ..checked import METHODS
 from ..run.program import arguments_of
 from ..run.sessions import opened
-from ..smoke import METHODS
 from ..suite import SPECIFICATIONS, find
 from ..suite.specification import Specification
 from . import words

@@ -1,6 +1,6 @@
 """An adapter of what keeps a state: windows are verified, a part is accepted, and the state follows. Here in NumPy.
 
-ssmspec conform smoke --adapter MODULE:adapter      is the adapter itself right?
+ssmspec conform check --adapter MODULE:adapter      is the adapter itself right?
 ssmspec conform run --adapter MODULE:adapter        is the decoder?
 """
 

@@ -1,6 +1,6 @@
 """An adapter of something that keeps a state: windows are verified, accepted in part, and committed. Here in NumPy.
 
-ssmspec conform smoke --adapter MODULE:adapter      is the adapter itself right?
+ssmspec conform check --adapter MODULE:adapter      is the adapter itself right?
 ssmspec conform run --adapter MODULE:adapter        is the decoder?
 """
 

@@ -1,6 +1,6 @@
 """An adapter of single operations: functions from arrays to arrays. Here it is a NumPy kernel; put yours in its place.
 
-ssmspec conform smoke --adapter MODULE:adapter      is the adapter itself right?
+ssmspec conform check --adapter MODULE:adapter      is the adapter itself right?
 ssmspec conform run --adapter MODULE:adapter        is the kernel?
 """
 

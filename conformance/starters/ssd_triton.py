@@ -1,6 +1,6 @@
 """An adapter of a Triton kernel: one token of SSD (Mamba-2). Put your kernel in its place. It can be tested without a GPU.
 
-ssmspec conform smoke --adapter MODULE:adapter --device interpreter      is the adapter itself right?
+ssmspec conform check --adapter MODULE:adapter --device interpreter      is the adapter itself right?
 ssmspec conform run --adapter MODULE:adapter --device interpreter        is the kernel? Without a GPU, slowly
 ssmspec conform run --adapter MODULE:adapter --device cuda               on a GPU
 """

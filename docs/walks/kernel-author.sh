@@ -8,7 +8,7 @@ python3 -m venv .venv
 ssmspec=.venv/bin/ssmspec
 
 $ssmspec conform init my_kernels.py
-$ssmspec conform smoke --adapter my_kernels:adapter
+$ssmspec conform check --adapter my_kernels:adapter
 $ssmspec conform run --adapter my_kernels:adapter --tier smoke | tee green.txt
 grep -q "Nothing failed." green.txt
 

@@ -1,5 +1,6 @@
 """The help of every command: short and long, values by their kind, and words that a shell completes."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from conformance.main import build, named
 from conformance.run.worker import environment
+from tests.commands import done
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -48,3 +50,15 @@ def test_a_shell_completes_commands_and_options() -> None:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, env=environment() | asked, check=True)
         assert done.stdout.split() == [wanted]
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("init",), ("merge",)], ids=" ".join)
+def test_the_help_of_the_module_shows_no_types_of_python(words: tuple[str, ...]) -> None:
+    shown = done(*words, "--help", code=0).stdout
+    assert "Usage: python -m conformance" in shown
+    assert re.findall(r"<[a-zA-Z].*?>|\{[a-z]+\}", shown) == []
+
+
+def test_a_mistake_is_one_line_of_the_module_too() -> None:
+    told = done("rum", code=2).stderr
+    assert told == "No such command 'rum'. Did you mean 'run'? (python -m conformance --help)\n"

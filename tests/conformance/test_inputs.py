@@ -45,7 +45,7 @@ WRONG = {
     "conform run --max-failures -1": "--max-failures is -1; it must be 1 or more",
     "conform run --max-failures two": "--max-failures is 'two'; it must be a whole number, 1 or more",
     "conform engine --engine ssmspec --max-failures 0": "--max-failures is 0; it must be 1 or more",
-    "conform smoke --timeout 1e9": "--timeout is 1e9; it must be at most 86400",
+    "conform check --timeout 1e9": "--timeout is 1e9; it must be at most 86400",
     "conform engine --engine ssmspec --timeout inf": "--timeout is inf; it must be at most 86400",
     "conform run --timeout nan": "--timeout is nan; it must be at most 86400",
     "conform run --memory 0": "--memory is 0; it must be 0.1 or more. Memory limit in GiB",
@@ -131,7 +131,7 @@ WRONG = {
     "fuzz --folder ''": "--folder is empty",
     "generate --checkpoint mamba2 --prompt ''": "a prompt is missing or empty; give --prompt TEXT",
     # a program that ends at once; engines that do: tests/conformance/engines/test_engine_judge.py
-    "conform smoke --program false": 'false gave no answer to {"do": "declare"}: the program ended with exit code 1',
+    "conform check --program false": 'false gave no answer to {"do": "declare"}: the program ended with exit code 1',
     # files
     "conform init no/x.py": "no is not a folder; create it first",
     "conform run --adapter reference --dump a.txt": "--dump a.txt cannot be a folder: a.txt is a file",
@@ -196,7 +196,7 @@ WRONG = {
     ),
     "conform engine --engine ssmspec --model no/such": "--model no/such is not a folder; give the folder of a checkpoint",
     "conform run": "nothing to test: give --adapter MODULE, --program COMMAND, or --adapter reference",
-    "conform smoke": "nothing to test: give --adapter MODULE, --program COMMAND, or --adapter reference",
+    "conform check": "nothing to test: give --adapter MODULE, --program COMMAND, or --adapter reference",
     "conform engine --engine ssmspec --drafter F": "--drafter F has no use: the small checkpoints have drafters",
     "conform engine --engine ssmspec --plain http:http://x": "--plain http:http://x has no use",
     "conform engine --engine ssmspec --stored bfloat16 --model F": "--stored bfloat16 has no use",

@@ -105,6 +105,7 @@ def test_ways_of_failing_left_out_and_environment_are_told_without_the_script(ch
     plain = chromium.new_context(java_script_enabled=False).new_page()
     (tmp_path / "report.html").write_text(page(made(tmp_path / "report.jsonl", LINES)), encoding="utf-8")  # type: ignore[arg-type]
     plain.goto((tmp_path / "report.html").as_uri())
+    plain.locator("article.way summary").click()
     told = plain.locator("main").inner_text()
     for said in ("equals the fault keeps_rejected", "conv, token 2, channel 1", "need JavaScript", "numpy", "1/3"):
         assert said in told
@@ -148,6 +149,8 @@ def test_a_failing_case_opens_with_a_picture_of_where_it_is_wrong(chromium: Brow
     way = tab.locator("article.way").first
     assert way.get_by_role("img", name="where y is wrong: h 2 by t 4").is_visible()
     assert "as if B were 0" in way.inner_text()
+    assert "with D=off" not in way.inner_text()
+    way.locator("summary").click()
     assert "with D=off" in way.inner_text()
     tab.get_by_role("button", name="ssd.scan of kernel").click()
     case = tab.get_by_role("dialog").locator("details").nth(1)

@@ -1,15 +1,15 @@
-"""From nothing to a judged adapter: what `init` writes passes, a fault in it is found, `smoke` says what is wrong."""
+"""From nothing to a judged adapter: what `init` writes passes, a fault in it is found, `check` says what is wrong."""
 
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from conformance.checked import signature
 from conformance.errors import AdapterUnavailable, UnknownAdapter, UnknownLimit
 from conformance.refusal import FAILED, REFUSED
 from conformance.run.load import load
 from conformance.run.plan import Selection, plan
-from conformance.smoke import signature
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
 from tests.commands import ends, reported
 
@@ -41,29 +41,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_init_writes_passes_and_a_fault_in_it_is_found_and_placed(starter: tuple[str, ...], folder: Path) -> None:
     name, (level, *recurrence) = "_".join(starter), starter
     words = (f"--level={level}", *(f"--recurrence={which}" for which in recurrence))
-    ends(0, "init", f"my_{name}.py", *words, said=f"smoke --adapter my_{name}:adapter")
+    ends(0, "init", f"my_{name}.py", *words, said=f"check --adapter my_{name}:adapter")
     ends(0, "run", "--adapter", f"my_{name}:adapter", "--tier", "smoke")
     old, new, place = FAULTS[starter]
     source = (folder / f"my_{name}.py").read_text()
     assert source.count(old) == 1
     assert "MODULE" not in source
     (folder / f"my_faulty_{name}.py").write_text(source.replace(old, new))
-    read = reported(FAILED, "--adapter", f"my_faulty_{name}:adapter", "--tier", "smoke", report=folder / "faulty")
+    words = ("--adapter", f"my_faulty_{name}:adapter", "--tier", "smoke", "--explain", "quick")
+    read = reported(FAILED, *words, report=folder / "faulty")
     assert read.diagnoses[0].diverges.startswith(place)
     ends(REFUSED, "init", f"my_{name}.py", said="exists; name another file")
     assert (folder / f"my_{name}.py").read_text() == source
 
 
-def test_smoke_says_that_an_adapter_is_right(folder: Path) -> None:
+def test_check_says_that_an_adapter_is_right(folder: Path) -> None:
     said = "ok    ssd: ssd.step: called; the outputs fit fp32/ulp=3/sequential; the values are within their bounds"
     (folder / "mine_right.py").write_text(SSD)
-    ends(0, "smoke", "--adapter", "mine_right", said=said)
-    ends(REFUSED, "smoke", "--adapter", "mine_right.py:adapter", said="give its module, mine_right:adapter")
+    ends(0, "check", "--adapter", "mine_right", said=said)
+    ends(REFUSED, "check", "--adapter", "mine_right.py:adapter", said="give its module, mine_right:adapter")
 
 
-def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
+def test_check_leaves_wrong_values_to_the_run(folder: Path) -> None:
     (folder / "mine_off.py").write_text(SSD.replace("np.exp(dt * A)", "np.exp(2 * dt * A)"))
-    ends(0, "smoke", "--adapter", "mine_off:adapter", said="the values are not within their bounds: y is wrong by")
+    ends(0, "check", "--adapter", "mine_off:adapter", said="the values are not within their bounds: y is wrong by")
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ def test_smoke_leaves_wrong_values_to_the_run(folder: Path) -> None:
         (6, "return y, S\n", "return [y, S]\n", "it returned a list; it must return a tuple of 2: y, S"),
     ],
 )  # fmt: skip
-def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
+def test_check_says_what_is_wrong_in_words_and_what_is_needed(
     number: int, old: str, new: str, said: str, folder: Path
 ) -> None:
     assert SSD.count(old) == 1
     (folder / f"mine_wrong{number}.py").write_text(SSD.replace(old, new))
     needed = "needed: ssd.step(S, token, params) -> y, S"
-    ends(FAILED, "smoke", "--adapter", f"mine_wrong{number}:adapter", said=(said, needed))
+    ends(FAILED, "check", "--adapter", f"mine_wrong{number}:adapter", said=(said, needed))
 
 
 @pytest.mark.parametrize(
@@ -107,14 +108,21 @@ def test_smoke_says_what_is_wrong_in_words_and_what_is_needed(
 def test_what_is_declared_wrongly_is_refused(old: str, new: str, said: str, folder: Path) -> None:
     name = "mine_declares" + str(abs(hash(new)))
     (folder / f"{name}.py").write_text(SSD.replace(old, new, 1))
-    ends(REFUSED, "smoke", "--adapter", f"{name}:adapter", said=said)
+    ends(REFUSED, "check", "--adapter", f"{name}:adapter", said=said)
 
 
-def test_smoke_of_an_adapter_without_operations_fails(folder: Path) -> None:
+def test_the_old_name_of_check_is_refused_with_the_new_form() -> None:
+    said = "`conform smoke` is now `conform check`, since smoke is a tier; give: "
+    said = ends(REFUSED, "smoke", "--adapter", "my kernels:adapter", "--device", "cuda", said=said)
+    assert "check --adapter 'my kernels:adapter' --device cuda" in said
+    assert "smoke " not in ends(0, "--help").replace("tier smoke", "")
+
+
+def test_check_of_an_adapter_without_operations_fails(folder: Path) -> None:
     text = SSD.replace('{"ssd.step": step_capability}', "{}")
     assert text != SSD
     (folder / "mine_empty.py").write_text(text)
-    ends(FAILED, "smoke", "--adapter", "mine_empty", said="no subject declares an operation; give each a Capability")
+    ends(FAILED, "check", "--adapter", "mine_empty", said="no subject declares an operation; give each a Capability")
 
 
 def test_a_limit_on_an_axis_that_does_not_exist_is_refused() -> None:

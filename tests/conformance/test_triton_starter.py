@@ -13,11 +13,11 @@ SOURCE = files("conformance.starters").joinpath("ssd_triton.py").read_text()
 
 
 def test_what_init_writes_passes_in_the_interpreter(tmp_path: Path) -> None:
-    ends(0, "init", tmp_path / "mine.py", "--level", "triton", said="smoke --adapter mine:adapter --device interpreter")
+    ends(0, "init", tmp_path / "mine.py", "--level", "triton", said="check --adapter mine:adapter --device interpreter")
     done(*JUDGED, folder=tmp_path, cwd=tmp_path, code=0, said="ran on: Triton interpreter")
     plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     plain |= {"PYTHONPATH": os.pathsep.join([str(tmp_path), *PLACES])}
-    done("smoke", *JUDGED[1:3], env=plain, code=2, said="add --device interpreter, or --device cuda on a GPU")
+    done("check", *JUDGED[1:3], env=plain, code=2, said="add --device interpreter, or --device cuda on a GPU")
 
 
 @pytest.mark.parametrize(

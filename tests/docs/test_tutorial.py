@@ -30,10 +30,10 @@ def call(line: str, folder: Path) -> str:
 
 def test_the_ten_minutes_go_as_they_are_told(tmp_path: Path) -> None:
     lines = re.findall(r"^    (ssmspec conform .*)$", STEPS.split("```text\nfail")[0], re.MULTILINE)
-    assert [line.split()[2] for line in lines] == ["init", "smoke", "run"]
+    assert [line.split()[2] for line in lines] == ["init", "check", "run"]
     outputs = [call(line, tmp_path) for line in lines]
-    (smoke,) = re.findall(r"```text\n(ok .*?)\n```", STEPS, re.DOTALL)
-    assert outputs[1].strip() == smoke
+    (check,) = re.findall(r"```text\n(ok .*?)\n```", STEPS, re.DOTALL)
+    assert outputs[1].strip() == check
     assert "5/5" in outputs[2]
     assert "0.38" in outputs[2]
     new, old = re.findall(r"`(np\..*?)`", STEPS)[:2]

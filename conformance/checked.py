@@ -50,7 +50,7 @@ class Finding:
     says: str
 
 
-def smoke(adapters: Mapping[str, Adapter]) -> Iterator[Finding]:
+def checked(adapters: Mapping[str, Adapter]) -> Iterator[Finding]:
     """One case of each operation, and each kind of it. Raises: what planning raises."""
     jobs, left_out = plan(adapters, Selection("smoke"))
     for result in left_out:
