@@ -36,9 +36,18 @@ class Level(StrEnum):
     """What an adapter provides."""
 
     operations = "operations"
+    pool = "pool"
+    tree = "tree"
+    layer = "layer"
     triton = "triton"
     decoder = "decoder"
     generator = "generator"
+
+
+LEVELS = (
+    "What to test: functions (operations), one over a pool of states, one over trees, a whole layer, a Triton kernel, "
+    "a decoder that keeps a state, or a whole engine (generator)."
+)
 
 
 class Recurrence(StrEnum):
@@ -70,9 +79,7 @@ def names(adapter: list[str] | None, program: list[str] | None) -> tuple[str, ..
 
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write, such as my_adapter.py.")],
-    level: Annotated[
-        Level, typer.Option(help="What to test: functions, a Triton kernel, a decoder that keeps a state, or a whole engine.")
-    ] = Level.operations,
+    level: Annotated[Level, typer.Option(help=LEVELS)] = Level.operations,
     recurrence: Annotated[
         Recurrence | None, typer.Option(help="For functions and decoders: Mamba-2 (ssd) or Gated DeltaNet (delta).")
     ] = None,
@@ -80,9 +87,9 @@ def init(
     """Write a commented adapter to start from. It runs, and passes, as it is."""
     if level is Level.generator and recurrence:
         raise OptionError(f"--recurrence is {recurrence.value}, but a generator returns tokens; omit it")
-    if level is Level.triton and recurrence is Recurrence.delta:
+    if recurrence is Recurrence.delta and level not in (Level.operations, Level.decoder):
         raise OptionError(
-            "--recurrence is delta, but --level triton has a starter for ssd only; omit it, and put your kernel in its place"
+            f"--recurrence is delta, but --level {level} has a starter for ssd only; omit it, and put your code in its place"
         )
     _check(path)
     starter = level.value if level is Level.generator else f"{recurrence or Recurrence.ssd}_{level}"

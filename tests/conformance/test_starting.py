@@ -27,6 +27,9 @@ FAULTS = {
         "kept[-1]",
         "delta.verify_snapshots, in the recurrent state after window 1",
     ),
+    ("pool",): ("states[pool.write[live]] = S[live]", "states[: len(S)] = S", "ssd.step, in the recurrent state: slot"),
+    ("tree",): ("after[above[-1]] if len(above)", "after[max(after)] if len(above)", "ssd.verify_tree, in the output"),
+    ("layer",): ("np.where(live[:, None, None], M, self.M)", "M", "layer."),
     ("generator",): ("tokens.append(right)", "tokens.append(draft)", "generate.greedy, in the emitted tokens: row 0, token"),
 }
 

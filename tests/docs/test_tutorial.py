@@ -11,12 +11,15 @@ from conformance import starters
 from conformance.run import process
 from conformance.run.program import PROTOCOL
 from conformance.suite import SPECIFICATIONS
+from conformance.suite.recurrences import KINDS, RECURRENCES
 from ssmspec_ref.contract import OPERATIONS, NumericContract
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 STEPS = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 CONTRACT = (DOCS / "reference" / "contract.md").read_text(encoding="utf-8")
+KINDS_OF = {kind.name: name for name, rule in RECURRENCES.items() for kind in rule.layers}
+"""The recurrence of each kind of layer."""
 IDS = (DOCS / "reference" / "case-ids.md").read_text(encoding="utf-8")
 
 
@@ -50,8 +53,15 @@ def test_the_pages_say_what_the_code_has() -> None:
     assert f'"protocol": {PROTOCOL}' in (DOCS / "how-to" / "any-language.md").read_text(encoding="utf-8")
     assert f"`--timeout` seconds ({process.TIMEOUT:g})" in CONTRACT
     levels = {path.stem.rsplit("_", 1)[-1] for path in Path(starters.__file__).parent.glob("[!_]*.py")}
-    pages = "".join((DOCS / "how-to" / f"{name}.md").read_text(encoding="utf-8") for name in ("kernel", "engine"))
+    pages = "".join((DOCS / "how-to" / f"{name}.md").read_text(encoding="utf-8") for name in ("kernel", "engine", "layer"))
     assert {level for level in levels if f"--level {level}" in pages} == levels - {"operations"}
+
+
+def test_the_page_of_layers_has_every_kind_and_every_operation() -> None:
+    page = (DOCS / "how-to" / "layer.md").read_text(encoding="utf-8")
+    kinds = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", page, re.MULTILINE))
+    assert kinds == {name: RECURRENCES[KINDS_OF[name]].state for name in KINDS}
+    assert re.findall(r"^\| `(layer\.\w+)` \|", page, re.MULTILINE) == [o for o in OPERATIONS if o.startswith("layer.")]
 
 
 def test_every_field_and_operation_of_a_contract_is_explained() -> None:
