@@ -130,7 +130,7 @@ def known(
         options.writable("--write", write)
         if write.exists():
             raise OptionError(f"--write {write} exists, and may hold reasons of yours; name a new file")
-    whole, last = _read(report), _day(expires)
+    last, whole = _day(expires), _read(report)
     try:
         made = listing(whole, link, last)
     except ConformanceError as error:
