@@ -60,7 +60,6 @@ def test_a_fault_in_a_program_is_found(tmp_path: Path) -> None:
             "the program printed 'hello\\n', which is not an answer; its standard output must hold only answers",
         ),
         ('load_file(question["inputs"])', "1 / 0", "the program says: ZeroDivisionError: division by zero"),
-        ('            return {}, {"y"', '            return {"refused": "no"}, {"y"', "Unsupported: the program says: no"),
         ('{"y": y, "S": S}', '{"y": y, "T": S}', ""),
         ('list(tensors)}', '["z"]}', "the outputs ['z'] cannot be read from the named file"),
     ],
@@ -70,6 +69,12 @@ def test_what_a_program_does_wrong_is_told_and_the_next_case_is_tried(tmp_path: 
     assert len(found) == 3
     assert all(j.message.startswith(said) for j in found)
     assert {(j.verdict, j.kind) for j in found} == ({(Verdict.FAIL, "error")} if said else {(Verdict.PASS, "")})
+
+
+def test_a_program_that_refuses_what_its_limits_claim_fails(tmp_path: Path) -> None:
+    found = judged(tmp_path, changed('            return {}, {"y"', '            return {"refused": "no"}, {"y"'))
+    assert {(j.verdict, j.kind) for j in found} == {(Verdict.FAIL, "refused")}
+    assert all(j.message.startswith("Unsupported: the program says: no") for j in found)
 
 
 def test_a_program_that_hangs_is_ended_with_its_worker(tmp_path: Path) -> None:
