@@ -1,13 +1,13 @@
 """Trees for the tests: every shape that a drafter may hand over, with padding, drawn so that they shrink."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
 
 from ssmspec_ref import tree
 from ssmspec_ref.records import each
-from ssmspec_ref.shapes import Array, Parents
+from ssmspec_ref.shapes import Ancestors, Array, Parents
 
 T = TypeVar("T")
 
@@ -35,6 +35,29 @@ def packed(trees: list[Array], nodes: int) -> Parents:
     for row, parents in zip(rows, trees, strict=True):
         row[: len(parents)] = parents
     return rows
+
+
+def forest(o: Any) -> Parents:
+    """Another tree for each row of a case: padding behind it, a forest in the last row."""
+    rng = np.random.default_rng(o.seed)
+    shapes = [SHAPES[(i + o.seed) % len(SHAPES)] for i in range(o.b)]
+    sizes = [o.t if i == 0 else int(rng.integers(1, o.t + 1)) for i in range(o.b)]
+    parents = packed([parents_of(s, size, o.seed + i) for i, (s, size) in enumerate(zip(shapes, sizes, strict=True))], o.t)
+    if o.t > 4:
+        parents[-1] = parents_of("random", o.t, o.seed)
+        parents[-1, 3] = -1
+    return parents
+
+
+def tree_mask(parents: Parents) -> Ancestors:
+    """The ancestors of each node, roots anywhere."""
+    mask = np.zeros((*parents.shape, parents.shape[1]), dtype=bool)
+    for b, row in enumerate(parents):
+        for i, above in enumerate(row):
+            if above != tree.PADDING:
+                mask[b, i] = mask[b, above] if above >= 0 else False
+                mask[b, i, i] = True
+    return mask
 
 
 @st.composite

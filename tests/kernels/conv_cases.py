@@ -12,16 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ssmspec_ref import conv, tree
+from ssmspec_ref import conv
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.conv import ConvParams
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.records import each
-from ssmspec_ref.shapes import Ancestors, Array, Parents
+from ssmspec_ref.shapes import Array
 from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow
 from tests.kernels.covers import launcher
 from tests.kernels.tensors import BYTES, blank, check_within, contract, doubles, draw, integers, strided
-from tests.trees import SHAPES, packed, parents_of
 
 LOOSE = 3  # slots of the pool that no row names
 GAPS = {"u": 3, "B": 3, "C": 4, "x": 7}
@@ -188,26 +187,3 @@ def _replay(made: Case, values: Any, rng: np.random.Generator) -> None:
     made.M0 = conv.commit_path(made.M0, previous[made.rows], path[made.rows])
     name, accepted = ("path", path) if o.replay == "path" else ("advanced", taken)
     made.tensors[name] = torch.from_numpy(accepted).to(o.index)
-
-
-def forest(o: Any) -> Parents:
-    """Another tree for each row: padding behind it, a forest in the last row."""
-    rng = np.random.default_rng(o.seed)
-    shapes = [SHAPES[(i + o.seed) % len(SHAPES)] for i in range(o.b)]
-    sizes = [o.t if i == 0 else int(rng.integers(1, o.t + 1)) for i in range(o.b)]
-    parents = packed([parents_of(s, size, o.seed + i) for i, (s, size) in enumerate(zip(shapes, sizes, strict=True))], o.t)
-    if o.t > 4:
-        parents[-1] = parents_of("random", o.t, o.seed)
-        parents[-1, 3] = -1
-    return parents
-
-
-def tree_mask(parents: Parents) -> Ancestors:
-    """The ancestors of each node, roots anywhere."""
-    mask = np.zeros((*parents.shape, parents.shape[1]), dtype=bool)
-    for b, row in enumerate(parents):
-        for i, above in enumerate(row):
-            if above != tree.PADDING:
-                mask[b, i] = mask[b, above] if above >= 0 else False
-                mask[b, i, i] = True
-    return mask

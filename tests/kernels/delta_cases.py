@@ -1,6 +1,6 @@
-"""Cases of the gated delta rule for its kernels: tensors on purpose awkward, the oracle's records, bounds, poison."""
+"""Cases of the gated delta rule for the kernels that are not subjects of the laws: rings and packed prompts."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -8,50 +8,11 @@ import torch
 from torch import Tensor
 
 from ssmspec_ref import error_bounds as eb
-from ssmspec_ref.contract import NumericContract
-from ssmspec_ref.delta import DeltaParams, DeltaWindow
-from ssmspec_ref.error_bounds.arithmetic import Approx, constant, exact
+from ssmspec_ref.delta import DeltaWindow
+from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.shapes import Array
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Options:
-    """One case: sizes, storage types, what is on."""
-
-    b: int = 3
-    t: int = 3
-    g: int = 2
-    h: int = 4
-    k: int = 12
-    v: int = 20
-    state: str = "fp32"
-    io: str = "fp32"
-    channel: bool = False
-    l2_norm: bool = True
-    scale: float | None = None
-    raw: bool = False
-    bias: bool = False
-    lower: float | None = None
-    """The lower bound of raw log decays per channel."""
-    live: bool = False
-    gentle: bool = False
-    """Weak decay and a large state: what a wrong state does then lasts."""
-    strong: bool = False
-    """Decays that leave nothing of what came before: exp of each underflows."""
-    seed: int = 0
-    spare: int = 3
-    """Slots of the pool that no row names."""
-    poison: float = float("nan")
-    """What lies in gaps, in outputs and in other slots: NaN shows what is read, a number shows what is written."""
-
-    def contract(self, **changes: Any) -> NumericContract:
-        """What the kernels declare; NumPy, which stands in for the hardware, has an exp of 3 ulp."""
-        return NumericContract(state=self.state, io=self.io, function_ulp=3.0, exp="ex2", **changes)  # type: ignore[arg-type]
-
-    def params(self) -> DeltaParams:
-        return DeltaParams(scale=self.scale, l2_norm=self.l2_norm)
+from tests.kernels.delta_plot import Options, formed
+from tests.kernels.tensors import DTYPES, doubles
 
 
 @dataclass
@@ -108,7 +69,9 @@ class Case:
         q, k, v = (doubles(x)[self.rows] for x in (self.q, self.k, self.v))
         inexact: dict[str, Array] = {}
         if "A" in self.extra:
-            pair = self._gates(g, beta)
+            bias = self.extra.get("dt_bias")
+            A, bias = doubles(self.extra["A"]), None if bias is None else doubles(bias)
+            pair = formed(self.options, np.nan_to_num(g), np.nan_to_num(beta), A, bias)
             g, beta = pair[0].value, pair[1].value
             inexact = {"g": pair[0].error, "beta": pair[1].error}
         live = self.live()
@@ -122,26 +85,11 @@ class Case:
         live = self.extra.get("live")
         return None if live is None else live.numpy()[self.rows]
 
-    def _gates(self, g: Array, beta: Array) -> tuple[Approx, Approx]:
-        c = self.options.contract()
-        A = doubles(self.extra["A"])
-        bias = doubles(self.extra["dt_bias"]) if self.extra.get("dt_bias") is not None else None
-        shape = (len(A), 1) if g.ndim == 4 else (len(A),)
-        raw = exact(np.nan_to_num(g), c)
-        raw = raw if bias is None else raw + exact(bias, c)
-        low, rate = self.extra.get("lower_bound"), exact(A.reshape(shape), c)
-        decays = rate * eb.softplus(raw) if low is None else constant(low, c) * eb.sigmoid(-rate * raw)
-        return decays, eb.sigmoid(exact(np.nan_to_num(beta), c))
-
     def bound(self, **changes: Any) -> tuple[Approx, Approx]:
         """Outputs and state of the live rows with their bounds; call it before the kernel, which changes S."""
         window, inexact = self.window()
         o = self.options
         return eb.delta.scan(self.state(), window, o.params(), o.contract(**changes), live=self.live(), inexact=inexact)
-
-
-def doubles(x: Tensor) -> Array:
-    return x.double().numpy()
 
 
 def strided(x: Array, dtype: torch.dtype, fill: float) -> Tensor:
@@ -224,17 +172,3 @@ def untouched(before: Tensor, after: Tensor) -> bool:
 def whole(x: Tensor) -> Tensor:
     """All the storage of a view: the gaps between its elements too."""
     return x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0)
-
-
-def ints(o: Options) -> Case:
-    """A case on which every operation is exact: one-hot keys, beta 0 or 1, no decay, small integers; judged with ==."""
-    o = replace(o, l2_norm=False, scale=1.0, live=False, raw=False)
-    case, rng = draw(o, padding=False), np.random.default_rng(o.seed + 1)
-    for x in (case.q, case.k):
-        x.copy_(torch.eye(o.k)[torch.from_numpy(rng.integers(0, o.k, x.shape[:-1]))])
-    case.q.mul_(torch.from_numpy(rng.integers(-3, 4, (*case.q.shape[:-1], 1))))
-    case.v.copy_(torch.from_numpy(rng.integers(-8, 9, case.v.shape)))
-    case.g.zero_()
-    case.beta.copy_(torch.from_numpy(rng.integers(0, 2, case.beta.shape)))
-    case.S[case.slots.long()] = torch.from_numpy(rng.integers(-8, 9, (o.b, *case.S.shape[1:]))).to(case.S.dtype)
-    return case

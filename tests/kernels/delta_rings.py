@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from conformance.interpreter.memory import watch
 from ssmspec_kernels.delta.ring.delta_ring import Ring
 from ssmspec_kernels.shared import cursors
 from ssmspec_ref import error_bounds as eb
@@ -17,9 +20,8 @@ from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.records import concat, each
 from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
-from tests.kernels import delta_checks
 from tests.kernels.delta_cases import Case, Options
-from tests.kernels.tensors import room
+from tests.kernels.tensors import assert_one_product, room
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -37,11 +39,23 @@ def tensors(ring: Ring) -> dict[str, Tensor]:
     return {"ring.u": ring.u, "ring.k": ring.k, "ring.g": ring.g, "origin": ring.origin, "held": ring.held}
 
 
+def sizes_of(module: ModuleType, case: Case, **more: int) -> dict[str, Any]:
+    """What a formula of bytes is told of a case beside its axes."""
+    sizes = {"state": case.S.element_size(), "io": case.q.element_size(), "channel": case.options.channel, **more}
+    return {name: size for name, size in sizes.items() if name in signature(module.traffic_bytes).parameters}
+
+
 def check_moved(case: Case, ring: Ring, run: Callable[[], object], expected: int, reads: int, writes: int) -> None:
-    """As `delta_checks.check_moved`, with the entries of a ring; its cursors do not count."""
-    entries = tensors(ring)
-    apart = {name: entries.pop(name) for name in ("origin", "held")}
-    delta_checks.check_moved(case, run, expected, reads, writes, entries, **apart)
+    """The bytes of a formula cross the bus, but for cursors; the states are asked for and stored so often, and no access is
+    astray."""
+    with watch(**case.tensors, **tensors(ring), slots=case.slots) as seen:
+        run()
+    left_out = sum(seen.loaded(name).distinct + seen.stored(name).distinct for name in ("slots", "origin", "held"))
+    assert seen.distinct_bytes() - left_out == expected
+    states = case.S[: case.options.b].numel() * case.S.element_size()
+    assert seen.loaded("S").requested == reads * states
+    assert seen.stored("S").requested == writes * states
+    assert seen.outside == seen.races == []
 
 
 class Oracle:
@@ -86,7 +100,7 @@ class Oracle:
 def strong(o: Options, capacity: int, held: int, u: str) -> tuple[tuple[Case, Case], Ring, Ring]:
     """Rings of decays that leave nothing of what came before, the same rings with only the newest token's, a pool for each.
 
-    `delta_checks.check_last` says how far what both write may lie apart.
+    `assert_one_product` says how far what both write may lie apart.
     """
     first, second = (cases.draw(o, padding=False) for _ in range(2))
     pair = ring_of(replace(o, poison=0.0), capacity, TYPES[u]), ring_of(replace(o, poison=0.0), capacity, TYPES[u])
@@ -189,7 +203,7 @@ def check_last(o: Options, capacity: int, held: int, flush: Callable[[Case, Ring
     (case, other), whole, alone = strong(o, capacity, held, "fp32")
     flush(case, whole)
     flush(other, alone)
-    delta_checks.assert_one_product(case.S[case.named], other.S[case.named])
+    assert_one_product(case.S[case.named], other.S[case.named])
 
 
 def row_of(case: Case, i: int, length: int) -> tuple[DeltaWindow, dict[str, Array]]:

@@ -8,6 +8,7 @@ Every law is judged on the cases that a subject names for it.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from ssmspec_ref.error_bounds.arithmetic import Approx
 from tests.kernels.mutants import caught, mutated
 from tests.kernels.plot import Call, accepted
 from tests.kernels.tensors import INTS, Kept, check_within, doubles, far
+from tests.kernels.tensors import watch as watched
 
 Expected = Iterable[tuple[str, Any, Approx | None]]
 """Names of arguments, indices into them, and what stands there after the call, None for anything: all that it may write."""
@@ -91,7 +93,7 @@ def check_bytes(subject: Subject, module: ModuleType, o: Any) -> None:
 
 def moved(count: Callable[..., int], call: Call, **sizes: Any) -> int:
     """A formula at the sizes of a call, whose tokens that are none are not read."""
-    x = next(call[name] for name in ("x", "y") if name in call.given)
+    x = next(call[name] for name in ("x", "y", "v", "u") if name in call.given)
     known: dict[str, Any] = {"io": x.element_size(), "write_state": call.options.write, "z": "z" in call.given}
     known |= {"state": call["S"].element_size()} if "S" in call.given else {}
     known |= call.axes | {"b": len(call.rows), "tree": "ancestors" in call.given} | sizes
@@ -102,15 +104,16 @@ def moved(count: Callable[..., int], call: Call, **sizes: Any) -> int:
     return count(**{name: known[name] for name in inspect.signature(count).parameters if name in known}) - unread
 
 
-def of_accepted(module: Any, call: Call) -> int:
+def of_accepted(module: Any, call: Call, **sizes: Any) -> int:
     """The formula of a commit: the tokens that each row accepted, of every layer."""
-    return moved(module.traffic_bytes, call, advanced=[len(taken) for _, taken in accepted(call)], layers=call.axes["i"])
+    advanced = [len(taken) for _, taken in accepted(call)]
+    return moved(module.traffic_bytes, call, advanced=advanced, layers=call.axes["i"], **sizes)
 
 
-def of_places(module: Any, call: Call) -> int:
+def of_places(module: Any, call: Call, **sizes: Any) -> int:
     """The formula of states after every token, without those that are not kept."""
     unkept = int((call["places"][torch.from_numpy(call.rows)] < 0).sum())
-    return moved(module.traffic_bytes, call) - unkept * prod(call["S"].shape[1:]) * call["S"].element_size()
+    return moved(module.traffic_bytes, call, **sizes) - unkept * prod(call["S"].shape[1:]) * call["S"].element_size()
 
 
 def bits(call: Call, *names: str) -> list[Tensor]:
@@ -178,6 +181,27 @@ def check_far(subject: Subject, module: ModuleType, case: tuple[Any, str]) -> No
             apart.given[name] = far(x, axis)
     apart.run(module)
     assert same(bits(near), bits(apart))
+
+
+def written_or_not(*cases: Any) -> list[Any]:
+    """The same with the final state and without it."""
+    return [replace(o, padding=False, write=w, how={**o.how, "write_state": w}) for o in cases for w in (True, False)]
+
+
+def nothing_accepted(draw: Callable[[Any], Call], *cases: Any) -> Callable[[ModuleType], None]:
+    """A check of rows that accepted nothing, by either way to say so: their states are neither read nor written."""
+
+    def check_nothing(module: ModuleType) -> None:
+        for o, path in product(cases, (False, True)):
+            call = draw(replace(o, path=path))
+            call["path" if path else "advanced"].fill_(-1 if path else 0)
+            kept = Kept(**call.tensors)
+            with watched(**call.tensors) as seen:
+                call.run(module)
+            kept.check()
+            assert seen.loaded("S").requested == seen.stored("S").requested == 0
+
+    return check_nothing
 
 
 def checks(subject: Subject) -> Iterator[Callable[[ModuleType], None]]:

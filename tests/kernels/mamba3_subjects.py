@@ -15,10 +15,10 @@ from ssmspec_ref.mamba3 import Mamba3Params, Mamba3Window, width
 from ssmspec_ref.records import prefix
 from ssmspec_ref.shapes import Array
 from tests.kernels import plot
-from tests.kernels.conv_cases import forest, tree_mask
 from tests.kernels.laws import Subject, moved, of_accepted, of_places
 from tests.kernels.plot import Call, accepted
 from tests.kernels.tensors import DTYPES, doubles, draw
+from tests.trees import forest, tree_mask
 
 TOKENS = ("x", "dt", "A", "trap", "angle", "B", "C", "z")
 WEIGHTS = ("B_norm", "C_norm", "B_bias", "C_bias", "dt_bias", "D", "up", "gate", "down")

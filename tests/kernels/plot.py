@@ -1,7 +1,7 @@
 """One call of a launcher, drawn from its row: slots out of order, a row of padding, poison wherever nothing may be read or
 written. A recurrence says which values its arguments have, and what the oracle takes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import ModuleType
 from typing import Any
@@ -221,10 +221,24 @@ def committed(launcher: str, o: Commits, values: Mapping[str, Array | None], **s
 
 def accepted(call: Call) -> list[tuple[int, Array]]:
     """Of each row that is no padding the row of its inputs, and the tokens that it accepted, in order."""
-    t, rows = call["x"].shape[2], call.given.get("rows", torch.arange(call.options.b)).tolist()
+    t, rows = call.options.t, call.given.get("rows", torch.arange(call.options.b)).tolist()
     if "path" in call.given:
         return [(rows[b], path[(path >= 0) & (path < t)]) for b, path in enumerate(call["path"].numpy()) if b in call.rows]
     return [(rows[b], np.arange(int(call["advanced"][b]))) for b in call.rows]
+
+
+def every_row(draw: Callable[[Any], Call]) -> Callable[[Any], Call]:
+    """Commits of three rows in which all tokens count, and the last slot."""
+
+    def drawn_whole(o: Any) -> Call:
+        call = draw(o)
+        call["slots"] = torch.tensor([4, 0, 2], dtype=torch.int32)
+        for x in call.tensors.values():
+            if x.is_floating_point():
+                x.nan_to_num_(0.5)
+        return call
+
+    return drawn_whole
 
 
 def with_places(call: Call) -> Call:

@@ -13,10 +13,10 @@ from ssmspec_ref import tree
 from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.selective import SelectiveParams, SelectiveWindow
 from tests.kernels import plot
-from tests.kernels.conv_cases import forest, tree_mask
 from tests.kernels.laws import Subject, moved
 from tests.kernels.plot import Call
 from tests.kernels.tensors import draw, integers
+from tests.trees import forest, tree_mask
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,13 @@ from ssmspec_kernels.ssd import (
     ssd_window,
 )
 from tests.kernels import ssd_plot as ssd
-from tests.kernels.laws import Subject, bits, moved, of_accepted, same
-from tests.kernels.plot import Call, accepted, with_places
+from tests.kernels.laws import Subject, bits, moved, nothing_accepted, of_accepted, same, written_or_not
+from tests.kernels.plot import Call, accepted, every_row, with_places
 from tests.kernels.ssd_plot import Commits, Options
-from tests.kernels.tensors import Kept, watch
 
 ONE_BY_ONE = {"fused": False}
 INTEGERS = [Options(t=7, p=3, n=5, exact=True, padding=False), Options(t=4, p=6, n=9, io="bf16", g=1, exact=True, seed=1)]
 WHOLE: dict[str, Any] = {"padding": False}
-
-
-def written_or_not(*cases: Options) -> list[Options]:
-    """The same with the final state and without it."""
-    return [replace(o, padding=False, write=w, how={**o.how, "write_state": w}) for o in cases for w in (True, False)]
 
 
 SCAN = Subject(
@@ -249,18 +243,6 @@ def check_tokens(module: ModuleType) -> None:
     assert torch.equal(call["S"][:, call.named], wanted[:, call.named])
 
 
-def check_nothing(module: ModuleType) -> None:
-    """Rows that accepted nothing, by either way to say so: their states are neither read nor written."""
-    for path in (False, True):
-        call = ssd.committed(Commits(path=path))
-        call["path" if path else "advanced"].fill_(-1 if path else 0)
-        kept = Kept(**call.tensors)
-        with watch(**call.tensors) as seen:
-            call.run(module)
-        kept.check()
-        assert seen.loaded("S").requested == seen.stored("S").requested == 0
-
-
 def check_gaps(module: ModuleType) -> None:
     """A node outside the window neither decays the state nor adds to it, wherever it stands in a path."""
     found = []
@@ -271,15 +253,6 @@ def check_gaps(module: ModuleType) -> None:
         call.run(module, path=torch.tensor([path, path]))
         found.append(bits(call, "S"))
     assert same(*found)
-
-
-def every_row(o: Commits) -> Call:
-    """All tokens count, and the last slot."""
-    call = ssd.committed(o)
-    call["slots"] = torch.tensor([4, 0, 2], dtype=torch.int32)
-    for name in ("S", "x", "dt", "B"):
-        call[name].nan_to_num_(0.5)
-    return call
 
 
 COMMITS = [
@@ -299,13 +272,13 @@ COMMIT = Subject(
     cover=[*COMMITS, *(replace(COMMITS[1], how={"block_p": p, "num_warps": w}) for p, w in ((8, 1), (32, 2), (64, 4)))],
     moves=[replace(o, how=how) for o in (COMMITS[2], *COMMITS[:2]) for how in ({}, {"block_p": 8})],
     formula=of_accepted,
-    special=[check_tokens, check_nothing, check_gaps],
+    special=[check_tokens, nothing_accepted(ssd.committed, Commits()), check_gaps],
 )
 FAR = Commits(layers=3, p=5, n=4, t=3, e=3, h=3, g=3, state="bf16", io="bf16", spare=2)
 SPREAD = replace(
     COMMIT,
     name="ssd_commit, every row",
-    draw=every_row,
+    draw=every_row(ssd.committed),
     special=[],
     cover=[],
     moves=[],

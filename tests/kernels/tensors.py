@@ -123,6 +123,16 @@ def check_within(actual: Array, pair: Approx, form: str | None = None) -> float:
     return comparison.utilisation
 
 
+def assert_one_product(S: Tensor, alone: Tensor) -> None:
+    """States that hold one token each: of a window whose decays leave nothing else, and of the token alone.
+
+    Each element is one product of an input and a few factors, whose roundings in a window of another length are some units of
+    2^-24; the sum of such decays has units of 2^-11, and so has the weight where it is taken from two sums.
+    """
+    apart = (S.double() - alone.double()).abs()
+    assert (apart <= 2.0**-18 * alone.double().abs()).all(), "the newest token's weight is not what it is alone"
+
+
 @contextmanager
 def watch(**tensors: Tensor) -> Iterator[Memory]:
     """`memory.watch`, for checks that judge more than bytes: on a GPU, where no access is seen, nothing is recorded."""

@@ -10,10 +10,11 @@ from ssmspec_kernels.conv import conv_tree, conv_window
 from ssmspec_kernels.shortconv import shortconv_scan, shortconv_tree
 from ssmspec_ref import tree
 from ssmspec_ref.shapes import Parents
-from tests.kernels.conv_cases import Case, Options, case, forest, short, tree_mask
+from tests.kernels.conv_cases import Case, Options, case, short
 from tests.kernels.covers import covered, planted
 from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import Kept, check_bytes, contract, doubles, watch
+from tests.trees import forest, tree_mask
 
 CASES = [
     Options(t=9, keep="none"),

@@ -22,8 +22,7 @@ from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
 from tests.kernels.covers import rejected
 from tests.kernels.delta_cases import Case, Options
-from tests.kernels.delta_checks import sizes_of
-from tests.kernels.delta_rings import TYPES, assert_untouched, kept, untouchables, window_case
+from tests.kernels.delta_rings import TYPES, assert_untouched, kept, sizes_of, untouchables, window_case
 from tests.kernels.mutants import mutated
 
 STREAMED = (Options(io="bf16", g=1, h=2, b=2, k=64, v=32, seed=5, poison=7.0), 7, "bf16")

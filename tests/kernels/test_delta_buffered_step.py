@@ -15,8 +15,7 @@ from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
 from tests.kernels.covers import rejected
 from tests.kernels.delta_cases import Options
-from tests.kernels.delta_checks import sizes_of
-from tests.kernels.delta_rings import kept
+from tests.kernels.delta_rings import kept, sizes_of
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import far
 

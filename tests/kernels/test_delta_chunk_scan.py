@@ -23,8 +23,8 @@ from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
 from tests.kernels.covers import rejected
 from tests.kernels.delta_cases import Case, Options
-from tests.kernels.delta_checks import assert_one_product
 from tests.kernels.mutants import mutated
+from tests.kernels.tensors import assert_one_product
 
 CHUNK = 16
 BEFORE, BEHIND = 2, 3

@@ -1,5 +1,7 @@
 """Kimi Delta Attention of the engine over the kernels: each operation beside the oracle, with gates as projections."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
@@ -13,33 +15,33 @@ from ssmspec_fast.operations import triton_recurrences as engine
 from ssmspec_kernels.kda import kda_commit, kda_tree
 from ssmspec_kernels.kda.kda_inputs import formed_gates
 from ssmspec_ref import error_bounds as eb
-from tests.kernels import delta_cases as cases
+from tests.kernels import delta_plot as delta
 from tests.kernels import delta_rings
-from tests.kernels import test_delta_snapshots as snapshots
-from tests.kernels import test_delta_tree as trees
-from tests.kernels import test_kda_commit as commits
-from tests.kernels.delta_cases import Case, Options
+from tests.kernels.delta_plot import Options, kda
+from tests.kernels.kda_subjects import COMMIT, SCAN, SNAPSHOTS, TREE
+from tests.kernels.laws import Subject, check_bound
 from tests.kernels.mutants import mutated
+from tests.kernels.plot import Call
+from tests.kernels.tensors import check_within, doubles
 
 FORMS = [
-    Options(t=4, channel=True, raw=True, bias=True, lower=-5.0, io="bf16", spare=14),
-    Options(t=3, channel=True, raw=True, bias=True, lower=-0.5, gentle=True, g=4, spare=14, seed=1),
-    Options(t=4, channel=True, raw=True, bias=True, io="bf16", spare=14, seed=2),
+    kda(t=4, raw=True, bias=True, lower=-5.0, io="bf16", spare=14),
+    kda(t=3, raw=True, bias=True, lower=-0.5, gentle=True, g=4, spare=14, seed=1),
+    kda(t=4, raw=True, bias=True, io="bf16", spare=14, seed=2),
 ]
 FAST = engine.KDA(bitwise=False)
 
 
-def of(case: Case) -> tuple[DeltaInputs, KDAParams]:
-    """A case as the engine has it."""
-    named = case.extra
-    params = KDAParams(named["A"], named["dt_bias"], case.options.l2_norm, case.options.scale, 1e-6, named.get("lower_bound"))
-    return DeltaInputs(case.q, case.k, case.v, case.g, case.beta), params
+def of(call: Call) -> tuple[DeltaInputs, KDAParams]:
+    """A call as the engine has it."""
+    _, inputs, params = given(**call.given)
+    return inputs, params
 
 
 def given(**named: Any) -> tuple[Tensor, DeltaInputs, KDAParams]:
     """What a test of the kernels calls a launcher with, as the engine has it."""
     params = KDAParams(named["A"], named["dt_bias"], named["l2_norm"], named["scale"], 1e-6, named.get("lower_bound"))
-    return named["S"], DeltaInputs(*(named[x] for x in ("q", "k", "v", "g", "beta"))), params
+    return named["S"], DeltaInputs(*(named[x] for x in delta.TOKENS)), params
 
 
 def into(out: Tensor, slots: Tensor, y: Tensor) -> Tensor:
@@ -48,15 +50,19 @@ def into(out: Tensor, slots: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def check(subject: Subject, o: Options, run: Callable[..., Any]) -> None:
+    """The bound of a launcher, of what the engine runs instead of it."""
+    check_bound(subject, SimpleNamespace(**{subject.name: run}), o)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("bitwise", [False, True])
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_a_window_lies_within_the_bound(o: Options, bitwise: bool) -> None:
-    case = cases.draw(o)
-    y, S = case.bound()
-    inputs, params = of(case)
-    found = engine.KDA(bitwise).scan(case.S, inputs, params, slots=case.slots)
-    cases.assert_within("o", found, y, case.rows)
-    cases.assert_within("S", case.S, S, case.slots.numpy()[case.rows])
+    def run(slots: Tensor, out: Tensor, **named: Any) -> Tensor:
+        S, inputs, params = given(**named)
+        return into(out, slots, engine.KDA(bitwise).scan(S, inputs, params, slots=slots))
+
+    check(SCAN, o, run)
 
 
 @pytest.mark.parametrize("o", FORMS, ids=str)
@@ -65,7 +71,7 @@ def test_every_state_of_a_window_lies_within_the_bound(o: Options) -> None:
         S, inputs, params = given(**named)
         return into(out, slots, FAST.snapshots(S, inputs, params, places, slots=slots))
 
-    snapshots.check(run, o)
+    check(SNAPSHOTS, o, run)
 
 
 @pytest.mark.parametrize("o", FORMS, ids=str)
@@ -74,7 +80,7 @@ def test_a_tree_lies_within_the_bound(o: Options) -> None:
         S, inputs, params = given(**named)
         return into(out, slots, FAST.tree(S, inputs, params, ancestors[:, :, 0], ancestors, slots=slots))
 
-    trees.check(run, o, 1)
+    check(TREE, replace(o, tree="several"), run)
 
 
 TREE_FAULTS = [("BOUNDED=lower_bound is not None", "BOUNDED=False"), ("xs += (x * tl.exp(G),)", "xs += (x,)")]
@@ -95,12 +101,12 @@ def committed(
     FAST.commit(S, DeltaInputs(k, k, v, g, beta), params, **named)
 
 
-COMMITS = [o for o in commits.CASES if o.raw]
+COMMITS = [o for o in COMMIT.cover if o.raw]
 
 
 @pytest.mark.parametrize("o", COMMITS, ids=str)
-def test_a_commit_lies_within_the_bound(o: commits.Options) -> None:
-    commits.check(SimpleNamespace(kda_commit=committed), o)  # type: ignore[arg-type]
+def test_a_commit_lies_within_the_bound(o: delta.Commits) -> None:
+    check(COMMIT, o, committed)
 
 
 @pytest.mark.parametrize("name", ["lower_bound", "path", "rows", "dt_bias"])
@@ -122,37 +128,37 @@ def test_an_argument_that_a_commit_forgets_is_caught(name: str, monkeypatch: pyt
 @pytest.mark.parametrize("bitwise", [False, True])
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_a_packed_run_lies_within_the_bound(o: Options, bitwise: bool) -> None:
-    case = cases.draw(o, padding=False)
-    y, S = case.bound() if bitwise else case.bound(order="chunked", chunk=32)
-    inputs, params = of(case)
+    call = SCAN.draw(replace(o, padding=False))
+    y, S = delta.scanned(call) if bitwise else delta.scanned(call, order="chunked", chunk=32)
+    inputs, params = of(call)
     run = DeltaInputs(*(x.flatten(0, 1)[None].contiguous() for x in inputs))
     bounds = torch.arange(0, o.b * o.t + 1, o.t)
-    found = engine.KDA(bitwise).packed(case.S, run, params, bounds, slots=case.slots)
-    cases.assert_within("o", found[0].view(case.out.shape), y)
-    cases.assert_within("S", case.S, S, case.slots.numpy())
+    found = engine.KDA(bitwise).packed(call["S"], run, params, bounds, slots=call["slots"])
+    check_within(doubles(found[0].view(call["out"].shape)), y)
+    check_within(call.state(), S)
 
 
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_a_window_in_a_ring_and_its_flush_lie_within_the_bound(o: Options) -> None:
-    case = cases.draw(o, padding=False)
-    y, S = case.bound(order="output_only", ring="fp32")
+    call = SCAN.draw(replace(o, padding=False))
+    y, S = delta.scanned(call, order="output_only", ring="fp32")
     ring = delta_rings.ring_of(o, 3 * o.t, torch.float32)
-    inputs, params = of(case)
-    found = FAST.buffered(case.S, ring, inputs, params, window=o.t, slots=case.slots, lengths=None)
-    cases.assert_within("o", found, y)
-    ring.held[case.slots.long()] = o.t
-    FAST.flush(case.S, ring, params, slots=case.slots)
-    cases.assert_within("S", case.S, S, case.slots.numpy())
+    inputs, params = of(call)
+    found = FAST.buffered(call["S"], ring, inputs, params, window=o.t, slots=call["slots"], lengths=None)
+    check_within(doubles(found), y)
+    ring.held[call["slots"].long()] = o.t
+    FAST.flush(call["S"], ring, params, slots=call["slots"])
+    check_within(call.state(), S)
 
 
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_gates_that_are_formed_before_a_kernel_lie_within_the_bound(o: Options) -> None:
-    case = cases.draw(o)
-    inputs, params = of(case)
+    call = SCAN.draw(o)
+    inputs, params = of(call)
     g, beta = formed_gates(inputs.g, inputs.beta, params.A, params.dt_bias, params.lower_bound)
-    window, inexact = case.window()
+    window, inexact = delta.window(call)
     for name, x in (("g", g), ("beta", beta)):
-        comparison = eb.compare(cases.doubles(x)[case.rows], getattr(window, name), inexact[name])
+        comparison = eb.compare(doubles(x)[call.rows], getattr(window, name), inexact[name])
         assert comparison.passed, f"{name}: {comparison}"
     assert formed_gates(inputs.g, inputs.beta, None, None, None) == (inputs.g, inputs.beta)
 

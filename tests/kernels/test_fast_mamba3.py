@@ -15,9 +15,8 @@ from ssmspec_fast.operations import triton_recurrences as engine
 from ssmspec_fast.operations.arithmetic import Arithmetic
 from ssmspec_kernels.mamba3.mamba3_commit import mamba3_commit
 from ssmspec_kernels.row import taken
-from tests.kernels import conv_cases
-from tests.kernels.conv_cases import tree_mask
 from tests.kernels.mamba3_subjects import CONSTANTS, SCAN, WEIGHTS, Options
+from tests.trees import forest, tree_mask
 
 FORMS = [
     Options(t=3, b=2, padding=False),
@@ -74,7 +73,7 @@ def test_windows_states_and_prompts_are_those_of_pytorch(o: Options) -> None:
 @pytest.mark.parametrize("o", FORMS, ids=str)
 def test_a_tree_is_that_of_pytorch(o: Options, bitwise: bool) -> None:
     kernels, by_torch, S, inputs, params, slots = both(o, bitwise)
-    parents = conv_cases.forest(conv_cases.Options(b=o.b, t=o.t, seed=3))
+    parents = forest(replace(o, seed=3))
     ancestors = torch.from_numpy(tree_mask(parents))
     told = torch.from_numpy(parents).long(), ancestors
     same(*(each.tree(S, inputs, params, *told, slots=slots) for each in (kernels, by_torch)))

@@ -18,6 +18,7 @@ from tests.kernels import (
     conv_cases,
     delta_cases,
     delta_rings,
+    delta_subjects,
     ssd_plot,
     ssd_replay_checks,
     ssd_rings,
@@ -25,8 +26,6 @@ from tests.kernels import (
     test_conv_window,
     test_delta_buffered,
     test_delta_buffered_step,
-    test_delta_snapshots,
-    test_delta_tree,
     test_tree_attention,
 )
 from tests.kernels.laws import check_bound
@@ -40,15 +39,16 @@ def ssd(**changes: Any) -> ssd_plot.Options:
     return ssd_plot.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
 
 
-def law(name: str, **changes: Any) -> Check:
-    """The bound of a launcher of SSD."""
-    subject = {one.name: one for one in ssd_subjects.SUBJECTS}[name]
-    return lambda module: check_bound(subject, module, ssd(**changes))
-
-
 def delta(**changes: Any) -> delta_cases.Options:
     """Of decays that forget: the bound of the delta rule doubles with every few tokens that are kept."""
     return delta_cases.Options(**{"b": 2, "h": 2, "g": 1, "k": 6, "v": 9, **changes})
+
+
+def law(name: str, **changes: Any) -> Check:
+    """The bound of a launcher of SSD or of the delta rule."""
+    subject = {one.name: one for one in [*ssd_subjects.SUBJECTS, *delta_subjects.SUBJECTS]}[name]
+    o = (ssd if name.startswith("ssd") else delta)(**changes)
+    return lambda module: check_bound(subject, module, o)
 
 
 def flush_ssd(kernel: Any, state: str) -> None:
@@ -146,15 +146,9 @@ CASES: dict[str, tuple[ModuleType, Check]] = {
     ),
     "delta flush, fp16": (delta_flush, lambda m: flush_delta(m, "fp16")),
     "delta flush, bf16": (delta_flush, lambda m: flush_delta(m, "bf16")),
-    "delta snapshots, 32 tokens": (
-        delta_snapshots,
-        lambda m: test_delta_snapshots.check(m.delta_snapshots, delta(t=32, spare=64, live=True)),
-    ),
-    "delta tree, fp16": (delta_tree, lambda m: test_delta_tree.check(m.delta_tree, delta(t=21, state="fp16", io="bf16"), 1)),
-    "delta tree of 40, fp16": (
-        delta_tree,
-        lambda m: test_delta_tree.check(m.delta_tree, delta(t=40, state="fp16", io="fp16"), 2),
-    ),
+    "delta snapshots, 32 tokens": (delta_snapshots, law("delta_snapshots", t=32, spare=64, live=True)),
+    "delta tree, fp16": (delta_tree, law("delta_tree", t=21, state="fp16", io="bf16", tree="several", seed=1)),
+    "delta tree of 40, fp16": (delta_tree, law("delta_tree", t=40, state="fp16", io="fp16", tree="several", seed=2)),
 }
 
 

@@ -18,7 +18,6 @@ from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.ssd import SSDWindow
 from tests.kernels import plot
 from tests.kernels import ssd_plot as ssd
-from tests.kernels.delta_checks import assert_one_product
 from tests.kernels.laws import (  # noqa: F401
     Subject,
     check_bound,
@@ -30,7 +29,7 @@ from tests.kernels.laws import (  # noqa: F401
     test_what_a_launcher_alone_is_held_to,
 )
 from tests.kernels.plot import Call
-from tests.kernels.tensors import check_within, doubles
+from tests.kernels.tensors import assert_one_product, check_within, doubles
 
 CHUNK = 16
 BEFORE, BEHIND = 2, 3
