@@ -88,7 +88,8 @@ def gates(rng: np.random.Generator, o: Options, *lead: int) -> dict[str, Any]:
 
 def drawn(launcher: str, o: Options, **more: Any) -> Call:
     """A call of a window, or of trees, with gaps of true between the entries of the mask and in the rows of padding."""
-    rng, settings = np.random.default_rng(o.seed), {"l2_norm": o.params().l2_norm, "scale": o.params().scale}
+    rng = np.random.default_rng(o.seed)
+    settings: dict[str, Any] = {"l2_norm": o.params().l2_norm, "scale": o.params().scale}
     if o.exact:
         form = "fp32" if {o.io, o.state} == {"fp32"} else "bf16"
         sizes = {"b": o.b, "t": o.t, "h": o.h, "g": o.g, "k": o.k, "v": o.v}

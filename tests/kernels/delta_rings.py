@@ -20,17 +20,16 @@ from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.records import concat, each
 from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
-from tests.kernels.delta_cases import Case, Options
-from tests.kernels.tensors import assert_one_product, room
-
-TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from tests.kernels.delta_cases import Case
+from tests.kernels.delta_plot import Options
+from tests.kernels.tensors import DTYPES, assert_one_product, doubles, room
 
 
 def ring_of(o: Options, capacity: int, u: torch.dtype, seed: int = 0) -> Ring:
     """An empty ring, poison in every entry, each row's origin somewhere else."""
     rng, s = np.random.default_rng(seed), o.b + o.spare
     shapes = (s, capacity, o.h, o.v), (s, capacity, o.g, o.k), (s, capacity, o.h, *((o.k,) if o.channel else ()))
-    types = u, cases.DTYPES[o.io], torch.float32
+    types = u, DTYPES[o.io], torch.float32
     u_l, k_l, g_l = (cases.strided(np.full(a, o.poison), t, o.poison) for a, t in zip(shapes, types, strict=True))
     return Ring(u_l, k_l, g_l, torch.from_numpy(rng.integers(0, capacity, s)).int(), torch.zeros(s, dtype=torch.int32))
 
@@ -103,7 +102,7 @@ def strong(o: Options, capacity: int, held: int, u: str) -> tuple[tuple[Case, Ca
     `assert_one_product` says how far what both write may lie apart.
     """
     first, second = (cases.draw(o, padding=False) for _ in range(2))
-    pair = ring_of(replace(o, poison=0.0), capacity, TYPES[u]), ring_of(replace(o, poison=0.0), capacity, TYPES[u])
+    pair = ring_of(replace(o, poison=0.0), capacity, DTYPES[u]), ring_of(replace(o, poison=0.0), capacity, DTYPES[u])
     rng = np.random.default_rng(o.seed)
     for name, drawn in (("u", rng.normal), ("k", rng.normal), ("g", lambda size: -rng.uniform(200.0, 900.0, size))):
         x = torch.from_numpy(drawn(size=getattr(pair[0], name).shape))
@@ -158,7 +157,7 @@ def check_windows(
 
     A window flushes what was held before it, a `step` of standard decode a ring that it fills.
     """
-    rng, first, ring = np.random.default_rng(o.seed), cases.draw(o), ring_of(o, capacity, TYPES[u])
+    rng, first, ring = np.random.default_rng(o.seed), cases.draw(o), ring_of(o, capacity, DTYPES[u])
     oracles = [Oracle(o, first.state()[i : i + 1], ring=u) for i in range(len(first.rows))]
     dead = untouchables(first, ring)
     for n in range(windows):
@@ -187,7 +186,7 @@ def check_windows(
                 oracle.flush()
                 cases.assert_within(f"S {n} {row}", case.S[slot][None], Approx(oracle.S, oracle.error, oracle.contract))
                 if step:
-                    oracle.S, oracle.error = cases.doubles(case.S[slot][None]), np.zeros_like(oracle.S)
+                    oracle.S, oracle.error = doubles(case.S[slot][None]), np.zeros_like(oracle.S)
             else:
                 assert (due and not oracle.held) or cases.untouched(before[slot], case.S[slot])
             if length and not step:

@@ -130,7 +130,7 @@ def check_gaps(module: ModuleType) -> None:
     assert same(*found)
 
 
-FORMED = {"raw": False, "bias": False}
+FORMED: dict[str, Any] = {"raw": False, "bias": False}
 COMMITS = [
     Commits(),
     Commits(path=True, drafts=3, io="bf16", lower=-5.0, seed=1),

@@ -21,9 +21,11 @@ from ssmspec_kernels.shared.flush_order import row_in_turn
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
 from tests.kernels.covers import rejected
-from tests.kernels.delta_cases import Case, Options
-from tests.kernels.delta_rings import TYPES, assert_untouched, kept, sizes_of, untouchables, window_case
+from tests.kernels.delta_cases import Case
+from tests.kernels.delta_plot import Options
+from tests.kernels.delta_rings import assert_untouched, kept, sizes_of, untouchables, window_case
 from tests.kernels.mutants import mutated
+from tests.kernels.tensors import DTYPES
 
 STREAMED = (Options(io="bf16", g=1, h=2, b=2, k=64, v=32, seed=5, poison=7.0), 7, "bf16")
 WINDOWS = [
@@ -278,7 +280,7 @@ def test_weights_of_a_history_in_bf16_are_kept_as_fp32() -> None:
 
 def check_window_bytes(module: ModuleType, o: Options, held: int, u: str, window: int | None = None, **changes: Any) -> None:
     longest = window or o.t
-    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9, TYPES[u])
+    case, ring = cases.draw(o, padding=False), rings.ring_of(replace(o, poison=0.25), 9, DTYPES[u])
     ring.held.fill_(held)
     sizes = sizes_of(module, case, u=ring.u.element_size())
     expected = module.traffic_bytes([held] * o.b, o.t, o.g, o.h, o.k, o.v, capacity=9, window=longest, **sizes)

@@ -14,7 +14,7 @@ from ssmspec_kernels.delta.ring import delta_buffered_step as kernel
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
 from tests.kernels.covers import rejected
-from tests.kernels.delta_cases import Options
+from tests.kernels.delta_plot import Options
 from tests.kernels.delta_rings import kept, sizes_of
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import far

@@ -22,9 +22,10 @@ from ssmspec_ref.lengths import first
 from ssmspec_ref.shapes import Array
 from tests.kernels import delta_cases as cases
 from tests.kernels.covers import rejected
-from tests.kernels.delta_cases import Case, Options
+from tests.kernels.delta_cases import Case
+from tests.kernels.delta_plot import Options
 from tests.kernels.mutants import mutated
-from tests.kernels.tensors import assert_one_product
+from tests.kernels.tensors import assert_one_product, doubles
 
 CHUNK = 16
 BEFORE, BEHIND = 2, 3
@@ -70,7 +71,7 @@ class Packed:
 
     def rows(self) -> Array:
         """The outputs by live rows, 0 behind the end."""
-        run = cases.doubles(self.run["out"])
+        run = doubles(self.run["out"])
         o = np.zeros((len(self.lengths), self.case.options.t, *run.shape[1:]))
         for b, (begin, end) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
             o[b, : end - begin] = run[begin:end]
@@ -88,7 +89,7 @@ def draw(o: Options, lengths: tuple[int, ...], fresh: tuple[int, ...] = (), padd
         run = np.full((result.bounds[-1] + BEHIND, *x.shape[2:]), o.poison)
         for b in case.rows:
             begin, end = result.bounds[b : b + 2]
-            run[begin:end] = cases.doubles(x)[b, : end - begin]
+            run[begin:end] = doubles(x)[b, : end - begin]
         result.run[name] = cases.strided(run, x.dtype, o.poison)
     return result
 
@@ -202,8 +203,8 @@ def test_integers_come_out_exactly(channel: bool) -> None:
     run: dict[str, Any] = {name: torch.from_numpy(x).float().flatten(0, 1) for name, x in vars(window).items()}
     pool, bounds = torch.from_numpy(S).float(), torch.arange(0, 11, 5)
     got = kernel.delta_chunk_scan(pool, **run, bounds=bounds, l2_norm=params.l2_norm, scale=params.scale, chunk=16)
-    assert np.array_equal(cases.doubles(got), o.reshape(got.shape))
-    assert np.array_equal(cases.doubles(pool), S_next)
+    assert np.array_equal(doubles(got), o.reshape(got.shape))
+    assert np.array_equal(doubles(pool), S_next)
 
 
 def test_a_sequence_has_the_same_bits_alone_and_in_any_run() -> None:

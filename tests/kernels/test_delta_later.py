@@ -13,7 +13,7 @@ from ssmspec_kernels.delta.delta_scan import delta_scan
 from ssmspec_kernels.delta.ring import delta_buffered as of_rings
 from tests.kernels import delta_cases as cases
 from tests.kernels import delta_rings as rings
-from tests.kernels.delta_cases import Options
+from tests.kernels.delta_plot import Options
 from tests.kernels.mutants import mutated
 
 LATER = 3

@@ -17,6 +17,7 @@ from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_flush
 from tests.kernels import (
     conv_cases,
     delta_cases,
+    delta_plot,
     delta_rings,
     delta_subjects,
     ssd_plot,
@@ -39,9 +40,9 @@ def ssd(**changes: Any) -> ssd_plot.Options:
     return ssd_plot.Options(**{"b": 2, "h": 2, "g": 1, "p": 5, "n": 6, "gentle": True, **changes})
 
 
-def delta(**changes: Any) -> delta_cases.Options:
+def delta(**changes: Any) -> delta_plot.Options:
     """Of decays that forget: the bound of the delta rule doubles with every few tokens that are kept."""
-    return delta_cases.Options(**{"b": 2, "h": 2, "g": 1, "k": 6, "v": 9, **changes})
+    return delta_plot.Options(**{"b": 2, "h": 2, "g": 1, "k": 6, "v": 9, **changes})
 
 
 def law(name: str, **changes: Any) -> Check:

@@ -19,7 +19,7 @@ from ssmspec_ref.error_bounds.arithmetic import Approx
 from ssmspec_ref.errors import RingOverflow
 from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
-from tests.kernels import delta_cases, delta_rings, ssd_plot, ssd_rings
+from tests.kernels import delta_cases, delta_plot, delta_rings, ssd_plot, ssd_rings
 from tests.kernels.mutants import caught, mutated
 from tests.kernels.tensors import check_within, doubles
 
@@ -101,7 +101,7 @@ def solved(S: Array, k: Array, v: Array, g: Array, beta: Array) -> Array:
 
 def check_delta(module: ModuleType, capacity: int, tokens: int, launcher: str, due: Callable[[int], bool]) -> None:
     """The same for the delta rule, the ring's u solved in float64."""
-    o = delta_cases.Options(b=ROWS, t=capacity, h=1, g=1, k=18, v=4, io="bf16", l2_norm=False, gentle=True, seed=capacity)
+    o = delta_plot.Options(b=ROWS, t=capacity, h=1, g=1, k=18, v=4, io="bf16", l2_norm=False, gentle=True, seed=capacity)
     case, ring = delta_cases.draw(o, padding=False), delta_rings.ring_of(o, capacity, torch.float32, capacity)
     (window, _), start, before = case.window(), case.state(), case.S.clone()
     first, counts = capacity - tokens, histories(capacity, tokens)
