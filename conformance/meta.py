@@ -26,7 +26,7 @@ from .faults.catalogue import FAULTS
 from .faults.classes import CLASSES, LEFT_OUT
 from .faults.fault import Fault
 from .judge.verdict import judge
-from .rotation import ALL, PARTS, Draw, read_draw
+from .progress.rotation import ALL, PARTS, Draw, read_draw
 from .run.plan import Job, Selection, plan
 from .suite.specification import Arguments, Specification
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.rotation import PARTS, Draw, read_draw
+from conformance.progress.rotation import PARTS, Draw, read_draw
 from tests import rotation
 from tests.rotation import FAILED, SLOW, Slow, changed, imports, left_out, lists_of, read_slow, readers
 

@@ -1,6 +1,7 @@
 """An exception of an implementation: the kinds of failure that it is, and the line that raised it."""
 
 import re
+from collections.abc import Callable
 
 REFUSED = "refused"
 """The kind of a case that the implementation refuses (`ssmspec_ref.errors.Unsupported`), though its limits claim it."""
@@ -12,7 +13,17 @@ PLACE = re.compile(r"\| (\S+:\d+) ")
 
 def origin(kind: str, message: str) -> str:
     """The type and the innermost position of an exception, or the signal or exit code of a process; otherwise ""."""
-    if kind in RAISED:
-        told = SECOND.sub("", message)
-        return " ".join([told.partition(":")[0], *PLACE.findall(told)[-1:]])
-    return message.partition(" | ")[0] if kind == "crash" else ""
+    return ORIGINS[kind](message) if kind in ORIGINS else ""
+
+
+def _raised(message: str) -> str:
+    told = SECOND.sub("", message)
+    return " ".join([told.partition(":")[0], *PLACE.findall(told)[-1:]])
+
+
+def _ended(message: str) -> str:
+    return message.partition(" | ")[0]
+
+
+ORIGINS: dict[str, Callable[[str], str]] = dict.fromkeys(RAISED, _raised) | {"crash": _ended}
+"""How the place where a failure of each kind arose is read from its message."""

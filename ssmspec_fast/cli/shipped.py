@@ -1,4 +1,4 @@
-"""The models that ship, by name: a distribution of their own, so that who tests a kernel does not install 14 MB of weights.
+"""The models that ship, by name. They are a separate distribution: who tests a kernel does not install 14 MB of weights.
 
 pip install ../ssmspec/ssmspec_fast/checkpoints        an editable install of the checkout `../ssmspec` has them already
 """

@@ -130,7 +130,7 @@ def test_a_text_of_a_report_cannot_begin_a_workflow_command(report: Report) -> N
     (raw,) = check_annotations([Finding(**vars(findings(report)[0]) | {"text": HOSTILE, "subject": HOSTILE})])
     assert raw.endswith("::100 %25, 2:%0A::error::not ours%0D")
     assert "title=fail%3A ssd.scan of 100 %25%2C 2%3A%0A%3A%3Aerror%3A%3Anot ours%0D%3A bound::" in raw
-    assert unknown.startswith("::warning title=unknown%3A ssd.scan")
+    assert unknown.startswith("::warning file=mine.py,line=1,title=unknown%3A ssd.scan")
 
 
 def test_an_annotation_without_escapes_is_seen(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:

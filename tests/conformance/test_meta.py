@@ -19,8 +19,8 @@ from conformance.faults.classes import CLASSES, LEFT_OUT
 from conformance.faults.fault import FP32, fault
 from conformance.faults.recurrences import arithmetic
 from conformance.meta import DRAWS, STRIDE, drawn, hunt, jobs, redrawn
+from conformance.progress.rotation import PARTS, Draw
 from conformance.rewritings import CHUNK, Rewriting, every
-from conformance.rotation import PARTS, Draw
 from ssmspec_ref.contract import FLOAT64, OPERATIONS, Capability, Subject
 
 

@@ -1,6 +1,6 @@
 """What every configuration is compared with: the outputs of a plain run, itself compared with the oracle.
 
-The plain run is a process of its own that answers one request at a time.
+The plain run is a separate process, which answers one request at a time.
 """
 
 from collections.abc import Callable
