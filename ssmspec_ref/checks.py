@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from .errors import EmptyWindow, ParameterError, PrecisionError, ShapeMismatch
+from .rounding import Numbers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +68,7 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 def _arrays(label: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, Any]]:
     """The arrays of one argument, each with its allowed array types."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type | Numbers):
         kind: Any = type(value)
         for name, field_hint in _fields(kind).items():
             yield from _arrays(f"{label}.{name}", getattr(value, name), field_hint)
@@ -100,7 +101,7 @@ _name = functools.cache(str)
 def _check(where: str, label: str, array: Any, hint: Any, sizes: dict[str, tuple[int, str]]) -> None:
     axes = _axes(hint)
     dtype = getattr(array, "dtype", type(array).__name__)
-    if not isinstance(array, np.ndarray) or _name(dtype) not in hint.dtypes:
+    if not isinstance(array, np.ndarray | Numbers) or _name(dtype) not in hint.dtypes:
         needed = " or ".join(hint.dtypes)
         raise PrecisionError(f"{where} is {dtype}; it must be a NumPy array of {needed}: convert it first")
     if array.ndim != len(axes):

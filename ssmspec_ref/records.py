@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from .checks import check_record
+from .rounding import Numbers
 from .shapes import Array
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def each(function: Callable[..., Any], *records: T) -> T:
 
 def _each(function: Callable[..., Any], *records: Any) -> Any:
     first = records[0]
-    if isinstance(first, np.ndarray):
+    if isinstance(first, np.ndarray | Numbers):
         return function(*records)
     if not dataclasses.is_dataclass(first) or isinstance(first, type):
         return first

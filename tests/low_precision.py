@@ -127,6 +127,15 @@ class Machine:
             outputs.append(self.out(self.silu(y) if params.activation else y))
         return np.stack(outputs, axis=1), M
 
+    def shortconv(self, S: Any, window: Any, params: Any) -> tuple[Any, Any]:
+        S, B, C, x, weight, bias = (low(a) for a in (S, window.B, window.C, window.x, params.weight, params.bias))
+        outputs = []
+        for t in range(x.shape[1]):
+            M = np.concatenate([S, self.state(B[:, t] * x[:, t])[:, :, None]], axis=2)
+            outputs.append(self.out(C[:, t] * self.out(self.dot(M, weight, bias))))
+            S = M[:, :, 1:]
+        return np.stack(outputs, axis=1), S
+
     # ------------------------------------------------------------------------------------------------------- ssd
 
     def ssd(self, S: Any, window: Any, params: Any) -> tuple[Any, Any]:

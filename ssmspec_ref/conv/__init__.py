@@ -14,6 +14,7 @@ from ..errors import ParameterError
 from ..functions import silu
 from ..lengths import check_lengths, check_path
 from ..records import Record, along, masked
+from ..rounding import product
 from ..shapes import Channel, Channels, ConvBias, ConvState, ConvWeight, Lengths, Mask, Path
 
 
@@ -64,6 +65,7 @@ def read(M: ConvState, params: ConvParams) -> Channel:
     y = einsum("bcw, cw -> bc", M, params.weight)
     if params.bias is not None:
         y = y + params.bias
+    y = product(y)
     return silu(y) if params.activation else y
 
 

@@ -13,13 +13,17 @@ channel. Several value heads may share a key head: value head h reads key head h
 from dataclasses import dataclass
 
 import numpy as np
-from numpy import einsum, exp, repeat
+from numpy import einsum, repeat
 
 from ..checks import check_groups, checked
 from ..errors import ParameterError
-from ..functions import sigmoid, softplus
+from ..functions import decay, l2_normed, sigmoid, softplus
 from ..records import Record, masked
+from ..rounding import product, stored
 from ..shapes import DeltaState, DeltaStates, HeadParam, Key, KeyGate, KeyGates, Keys, Mask, PerHead, PerHeads, Value, Values
+
+KEYS = -2
+"""The axis of a state that an output sums over, along which its blocks lie."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ def keys_and_queries(q: Key, k: Key, heads: int, params: DeltaParams) -> tuple[K
     groups, channels = q.shape[-2:]
     check_groups(groups, heads)
     if params.l2_norm:
-        q, k = (x / np.sqrt(einsum("...k, ...k -> ...", x, x) + params.eps)[..., None] for x in (q, k))
+        q, k = l2_normed(q, params.eps), l2_normed(k, params.eps)
     scale = channels**-0.5 if params.scale is None else params.scale
     return repeat(scale * q, heads // groups, axis=-2), repeat(k, heads // groups, axis=-2)
 
@@ -106,12 +110,21 @@ def step(S: DeltaState, token: DeltaToken, params: DeltaParams) -> tuple[Value, 
     Source: arXiv:2412.06464, equation 10; Kimi Linear, section 3 (gate per channel).
     """
     q, k = keys_and_queries(token.q, token.k, token.v.shape[1], params)  # (1)
-    decay = exp(token.g) if token.g.ndim == 3 else exp(token.g)[:, :, None]
-    S_decayed = decay[..., None] * S  # (2)
-    u = token.beta[..., None] * (token.v - einsum("bhkv, bhk -> bhv", S_decayed, k))  # (3)
-    S_next = S_decayed + einsum("bhk, bhv -> bhkv", k, u)  # (4)
-    o = einsum("bhkv, bhk -> bhv", S_next, q)  # (5)
-    return o, S_next
+    S_next = advance(S, token, k)  # (2) to (4)
+    return read(S_next, q), S_next  # (5)
+
+
+def advance(S: DeltaState, token: DeltaToken, k: Key) -> DeltaState:
+    """The next state, from k^ of every value head: equations (2) to (4) of the module."""
+    a = decay(token.g) if token.g.ndim == 3 else decay(token.g)[:, :, None]
+    S_decayed = a[..., None] * S  # (2)
+    u = token.beta[..., None] * product(token.v - einsum("bhkv, bhk -> bhv", S_decayed, k))  # (3)
+    return stored(S_decayed + einsum("bhk, bhv -> bhkv", k, u), KEYS)  # (4)
+
+
+def read(S: DeltaState, q: Key) -> Value:
+    """The output, from q^ of every value head: equation (5) of the module."""
+    return product(einsum("bhkv, bhk -> bhv", S, q))  # (5)
 
 
 @checked

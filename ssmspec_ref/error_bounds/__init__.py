@@ -10,7 +10,7 @@ A bound is the reference's recurrence, evaluated on pairs of a value and an erro
 Two float64 evaluations are compared against the sum of their bounds.
 """
 
-from . import conv, delta, layer, mamba3, mixer, selective, shortconv, ssd
+from . import conv, delta, layer, mamba3, mixer, pairs, selective, shortconv, ssd
 from .arithmetic import Approx, constant, exact, sum_of_products
 from .comparison import Comparison, compare
 from .functions import clip, exp, rsqrt, sigmoid, silu, softplus
@@ -35,6 +35,7 @@ __all__ = [
     "mamba3",
     "mixer",
     "norm",
+    "pairs",
     "rms",
     "rsqrt",
     "selective",

@@ -15,7 +15,10 @@ in any order and association, satisfies
 
 and if operands are rounded to another format before a matrix product, that error is added. The bound thus covers every order
 of summation. Adding an exact 0 and multiplying by an exact 0 or +-1 are exact, and (4) does not count terms that are exactly
-0.
+0. A pair remembers the sum that it is (`Sum`), so that (4) replaces (1) and (2) where an order of evaluation is not known.
+
+The functions of the reference take pairs in place of arrays (`pairs` has the rules of NumPy's functions). What is not
+known is refused: a pair is never converted to an array or a number, nor written into one.
 
 Values and errors are float64. The errors are sums of non-negative terms, so computing them changes them by a relative 2^-53
 per operation, which is negligible beside the bound.
@@ -25,26 +28,70 @@ analysis); Blanchard, Higham, Lopez, Mary, Pranesh, SIAM J. Sci. Comput. 42 (202
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy import einsum
 
 from ..contract import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, NumericContract, Storage
-from ..errors import ParameterError
+from ..errors import ParameterError, Unsupported
+from ..rounding import Numbers
 from ..shapes import Array
 
+RULES: dict[str, Callable[..., Any]] = {}
+"""What functions of NumPy and of the reference are on pairs, by name."""
 
-@dataclass(frozen=True)
-class Approx:
+
+@dataclass(frozen=True, eq=False)
+class Approx(Numbers):
     """A value in exact arithmetic, and a bound on the error of the value that an implementation of this contract computes."""
 
     value: Array
     error: Array
     contract: NumericContract
+    made: Callable[[], "Sum"] | None = field(default=None, init=False, repr=False)  # so that `replace` forgets it
 
-    __array_ufunc__ = None  # so that array * Approx comes here
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    def named(self, name: str, *rest: Any, **more: Any) -> Any:
+        """The rule for a function of this name. Raises: Unsupported if there is none."""
+        if name not in RULES:
+            raise Unsupported(f"there is no rule for the error of {name}; give it one in ssmspec_ref/error_bounds/pairs.py")
+        return RULES[name](self, *rest, **more)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
+        if method != "__call__" or more:
+            raise Unsupported(f"{ufunc.__name__} ({', '.join([method, *more])}) of pairs is not known; write it without")
+        return self._lift(inputs[0]).named(ufunc.__name__, *inputs[1:])
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        if function.__name__ not in RULES:
+            self.named(function.__name__)
+        return RULES[function.__name__](*args, **kwargs)
+
+    def _refused(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises: Unsupported."""
+        raise Unsupported(
+            "a pair of a value and an error is no number and no array, and loses its error there; compute with pairs only"
+        )
+
+    __array__ = __bool__ = __float__ = __int__ = __eq__ = __ne__ = _refused
+    __lt__ = __le__ = __gt__ = __ge__ = __setitem__ = _refused
+
+    @property
+    def terms(self) -> "Sum":
+        """The sum that this is, before its roundings."""
+        return single(self) if self.made is None else self.made()
+
+    def as_made(self, made: Callable[[], "Sum"]) -> "Approx":
+        """The same, with the sum that it is."""
+        object.__setattr__(self, "made", made)
+        return self
 
     @property
     def size(self) -> Array:
@@ -56,23 +103,25 @@ class Approx:
         other = self._lift(other)
         exact = _exactly(self, 0) | _exactly(other, 0)
         below = tiny(self.contract) if self.contract.ftz else 0.0  # else a sum below the normal range is exact
-        return _rounded(self.value + other.value, self.error + other.error, self.contract, exact, below)
+        found = _rounded(self.value + other.value, self.error + other.error, self.contract, exact, below)
+        return found.as_made(lambda: self.terms + other.terms)
 
     def __sub__(self, other: "Operand") -> "Approx":
         return self + (-self._lift(other))
 
-    def __rsub__(self, other: "Operand") -> "Approx":
+    def __rsub__(self, other: "Operand") -> "Approx":  # type: ignore[misc]  # an array leaves it to a pair
         return self._lift(other) + (-self)
 
     def __neg__(self) -> "Approx":
-        return replace(self, value=-self.value)
+        return replace(self, value=-self.value).as_made(lambda: -self.terms)
 
     def __mul__(self, other: "Operand") -> "Approx":
         """Equation (2) of the module."""
         other = self._lift(other)
         carried = np.abs(self.value) * other.error + self.error * other.size
-        exact = np.logical_or.reduce(np.broadcast_arrays(*(_exactly(x, c) for x in (self, other) for c in (0, 1, -1))))
-        return _rounded(self.value * other.value, carried, self.contract, exact, tiny(self.contract))
+        exact = _passes(self) | _passes(other)
+        found = _rounded(self.value * other.value, carried, self.contract, exact, tiny(self.contract))
+        return found.as_made(lambda: self.terms * other.terms)
 
     def __truediv__(self, other: "Operand") -> "Approx":
         """Equation (3) of the module; inf if the divisor may be 0."""
@@ -91,7 +140,7 @@ class Approx:
 
     def map(self, structural: Callable[[Array], Array]) -> "Approx":
         """Apply `structural` to values and errors: reshape, repeat, transpose, slice. It must not do arithmetic."""
-        return replace(self, value=structural(self.value), error=structural(self.error))
+        return Approx(structural(self.value), structural(self.error), self.contract)
 
     def where(self, keep: Array) -> "Approx":
         """An exact 0 where `keep` is false."""
@@ -148,24 +197,63 @@ def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int
 
     Raises: ParameterError if K u >= 1, where no bound exists.
     """
-    contract = terms[0][1].contract
-    value, carried, size, count = (np.zeros(()) for _ in range(4))
-    for subscripts, *operands in terms:
-        values, sizes = [x.value for x in operands], [x.size for x in operands]
-        value = value + _einsum(subscripts, *values)
-        size = size + _einsum(subscripts, *sizes)
-        count = count + _einsum(subscripts, *[(s > 0).astype(float) for s in sizes])
-        for i, x in enumerate(operands):
-            if x.error.any():
-                carried = carried + _einsum(subscripts, *sizes[:i], x.error, *(np.abs(v) for v in values[i + 1 :]))
-    products = max(len(operands) for _, *operands in terms) - 1
-    passes = 3 if matmuls and contract.dot == "tf32x3" else 1
-    g = gamma(np.where(count > 0, products + passes * count - 1, 0.0), contract, matmuls > 0)
-    if matmuls:
-        g = np.where(count > 0, g + np.expm1(2 * matmuls * np.log1p(operand_roundoff(contract))) * (1 + g), 0.0)
-    reach = max(float(np.prod([max(1.0, x.size.max(initial=0.0)) for x in operands])) for _, *operands in terms)
-    below = tiny(contract) * (products + contract.ftz) + 2 * matmuls * _operand_grid(contract)
-    return Approx(value, carried + g * size + below * count * reach, contract)
+    return reduce(add, (product_of(*term) for term in terms)).rounded(matmuls)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of products before it is rounded: its value, the error that its operands' errors make, the sum of the absolute
+    terms, the number of terms that are not 0, the factors of the longest, and the largest product of operands above 1."""
+
+    value: Array
+    carried: Array
+    size: Array
+    count: Array
+    factors: int
+    reach: float
+    contract: NumericContract
+
+    def __add__(self, other: "Sum") -> "Sum":
+        value, carried = self.value + other.value, self.carried + other.carried
+        size, count = self.size + other.size, self.count + other.count
+        return Sum(value, carried, size, count, max(self.factors, other.factors), max(self.reach, other.reach), self.contract)
+
+    def __neg__(self) -> "Sum":
+        return replace(self, value=-self.value)
+
+    def __mul__(self, other: "Sum") -> "Sum":
+        """Every term of the one with every term of the other."""
+        carried = self.carried * (other.size - other.carried) + self.size * other.carried
+        value, size, count = self.value * other.value, self.size * other.size, self.count * other.count
+        return Sum(value, carried, size, count, self.factors + other.factors, self.reach * other.reach, self.contract)
+
+    def rounded(self, matmuls: int = 0) -> Approx:
+        """Equation (4) of the module, as `sum_of_products` says."""
+        contract, products = self.contract, self.factors - 1
+        passes = 3 if matmuls and contract.dot == "tf32x3" else 1
+        g = gamma(np.where(self.count > 0, products + passes * self.count - 1, 0.0), contract, matmuls > 0)
+        if matmuls:
+            g = np.where(self.count > 0, g + np.expm1(2 * matmuls * np.log1p(operand_roundoff(contract))) * (1 + g), 0.0)
+        below = tiny(contract) * (products + contract.ftz) + 2 * matmuls * _operand_grid(contract)
+        return Approx(self.value, self.carried + g * self.size + below * self.count * self.reach, contract)
+
+
+def single(x: Approx) -> Sum:
+    """A pair as a sum of one term, whatever it was made of."""
+    size = x.size
+    return Sum(x.value, x.error, size, (size > 0).astype(float), 1, max(1.0, size.max(initial=0.0)), x.contract)
+
+
+def product_of(subscripts: str, *operands: Approx) -> Sum:
+    """A product of pairs as for einsum, and its sum over the axes that the result lacks."""
+    values, sizes = [x.value for x in operands], [x.size for x in operands]
+    value, size = _einsum(subscripts, *values), _einsum(subscripts, *sizes)
+    count, carried = _einsum(subscripts, *[(s > 0).astype(float) for s in sizes]), np.zeros(())
+    for i, x in enumerate(operands):
+        if x.error.any():
+            carried = carried + _einsum(subscripts, *sizes[:i], x.error, *(np.abs(v) for v in values[i + 1 :]))
+    reach = float(np.prod([max(1.0, s.max(initial=0.0)) for s in sizes]))
+    return Sum(value, carried, size, count, len(operands), reach, operands[0].contract)
 
 
 def absolute(*terms: tuple[Any, ...]) -> Array:
@@ -236,6 +324,12 @@ def _rounded(value: Array, carried: Array, contract: NumericContract, exact: Arr
 
 def _exactly(x: Approx, number: float) -> Array:
     return (x.value == number) & (x.error == 0)
+
+
+def _passes(x: Approx) -> Array:
+    """Where a factor is exactly 0 or +-1."""
+    size = np.abs(x.value)
+    return ((size == 0) | (size == 1)) & (x.error == 0)
 
 
 def _einsum(subscripts: str, *operands: Array) -> Array:

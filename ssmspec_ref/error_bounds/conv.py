@@ -3,15 +3,18 @@
 The window M holds copies of inputs, so its bound is the error of the inputs: 0 for exact inputs, bit for bit.
 """
 
+from typing import Any
+
 import numpy as np
 
+from .. import conv
 from ..checks import checked
 from ..contract import NumericContract
 from ..conv import ConvParams
 from ..shapes import Ancestors, Array, Channels, ConvState, Mask
-from .arithmetic import Approx, sum_of_products
-from .functions import silu
-from .inputs import Inexact, lift
+from .arithmetic import Approx
+from .inputs import Inexact, paired
+from .sequential import output
 
 
 @checked
@@ -28,11 +31,9 @@ def scan(
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     Source: Higham, section 3.1 (inner products), with the bias as one more term.
     """
-    keep = np.ones(u.shape[:2], bool) if live is None else live
-    i = lift(contract, inexact, params, M=M, u=u)
-    pairs = Approx(_windows(M, i.u.value, keep), _windows(i.M.error, i.u.error, keep), contract)
-    y = read(pairs, i.weight, i.bias, params.activation)
-    return y.where(keep[:, :, None]), pairs[:, -1]
+    M_0, u_0, given = paired(contract, inexact, params, M=M, u=u)
+    pairs: Any = conv.scan(M_0, u_0, given) if live is None else conv.scan_masked(M_0, u_0, live, given)
+    return output(pairs[0], live), pairs[1]
 
 
 @checked
@@ -48,33 +49,18 @@ def tree(
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
-    i = lift(contract, inexact, params, M=M, u=u)
-    pairs = Approx(_paths(M, u, ancestors), _paths(i.M.error, i.u.error, ancestors), contract)
-    y = read(pairs, i.weight, i.bias, params.activation)
-    return y.where(np.einsum("btt -> bt", ancestors)[:, :, None])
-
-
-def read(windows: Approx, weight: Approx, bias: Approx | None, activation: bool) -> Approx:
-    """The output for windows (.. c w), rounded to the output format."""
-    terms = [("...cw, cw -> ...c", windows, weight)]
-    y = sum_of_products(*terms, *([] if bias is None else [("c -> c", bias)]), matmuls=1)
-    return (silu(y) if activation else y).store(y.contract.io)
-
-
-def _windows(M: ConvState, u: Channels, keep: Mask) -> Array:
-    """The window after every token, (b t c w); a no-op leaves it unchanged."""
-    after = []
-    for t in range(u.shape[1]):
-        M = np.where(keep[:, t, None, None], np.concatenate([M[:, :, 1:], u[:, t, :, None]], axis=2), M)
-        after.append(M)
-    return np.stack(after, axis=1)
+    M_0, u_0, given = paired(contract, inexact, params, M=M, u=u)
+    windows: Any = Approx(_paths(M, u, ancestors), _paths(M_0.error, u_0.error, ancestors), contract)
+    y: Any = conv.read(windows, given)
+    return output(y.map(lambda a: a.reshape(u.shape)), np.einsum("btt -> bt", ancestors))
 
 
 def _paths(M: ConvState, u: Channels, ancestors: Ancestors) -> Array:
-    """The window of every node along its ancestors, (b t c w)."""
+    """The window of every node along its ancestors, row after row: (b t) c w."""
     width = M.shape[2]
     ext = np.concatenate([M, u.transpose(0, 2, 1)], axis=2)
     columns = np.stack(
         [[np.concatenate([np.arange(width), width + np.flatnonzero(seen)])[-width:] for seen in row] for row in ancestors]
     )
-    return np.take_along_axis(ext[:, None], columns[:, :, None, :], axis=3)
+    found = np.take_along_axis(ext[:, None], columns[:, :, None, :], axis=3)
+    return found.reshape(len(u) * u.shape[1], *M.shape[1:])

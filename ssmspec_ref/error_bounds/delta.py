@@ -39,23 +39,22 @@ Source: Higham, theorem 8.5 and sections 14.2.1 and 14.2.2; arXiv:2412.06464, se
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy import einsum
 
+from .. import delta
 from ..checks import checked
 from ..contract import NumericContract
-from ..delta import DeltaParams, DeltaWindow
+from ..delta import KEYS, DeltaParams, DeltaWindow
+from ..records import masked
 from ..shapes import Ancestors, Array, DeltaState, Mask
-from .arithmetic import Approx, absolute, constant, gamma, operand_roundoff, sum_of_products
-from .functions import exp
-from .inputs import Inexact, appended, joined, lift
-from .norms import l2_norm
+from .arithmetic import Approx, absolute, gamma, operand_roundoff, sum_of_products
+from .inputs import Inexact, joined, paired
+from .sequential import output
 from .stored_state import stored_state
-from .windows import Carried, chain, chunks, decays
-
-KEYS = -2
-"""The axis of a state that an output sums over, along which its blocks lie."""
+from .windows import Carried, decays, in_chunks
 
 
 @checked
@@ -75,14 +74,8 @@ def scan(
         o, after = states(S, window, params, contract, live, inexact)
         return o, after[:, -1]
     i = _inputs(S, window, params, contract, live, inexact)
-    S_next, outputs = i.S, []
-    for cut in chunks(window.v.shape[1], contract):
-        part = SimpleNamespace(**{f: getattr(i, f)[:, cut] for f in ("q", "k", "v", "g", "beta")}, S=S_next)
-        o, S_next = _window(part, chain(window.v.shape[0], part.v.value.shape[1]))
-        S_next = stored_state(S_next, KEYS) if contract.stored_every_token else S_next
-        outputs.append(o)
-    S_next = S_next if contract.stored_every_token else stored_state(S_next, KEYS)
-    return _stored(appended(outputs), live), S_next
+    o, S_next = in_chunks(i, ("q", "k", "v", "g", "beta"), _window, KEYS)
+    return output(o, live), S_next
 
 
 @checked
@@ -98,19 +91,19 @@ def states(
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
-    i = _inputs(S, window, params, contract, live, inexact)
-    i.a, S_next, outputs, after = exp(i.g, 0.0), i.S, [], []
-    carried = Carried(S_next.error)
+    definition: Any = delta
+    S_next, seen, _ = paired(contract, inexact, window, params, S=S)
+    seen, outputs, after, carried = seen if live is None else masked(seen, live), [], [], Carried(S_next.error)
+    queries, keys = definition.keys_and_queries(seen.q, seen.k, window.v.shape[2], params)  # (1)
     for t in range(window.v.shape[1]):
-        token = SimpleNamespace(**{f: getattr(i, f)[:, t] for f in ("q", "k", "v", "beta", "a")})
-        stepped = _step(S_next, token)
-        stepped = stored_state(stepped, KEYS) if contract.stored_every_token else stepped
-        M, passed = _transition(token, S_next.error)
+        token, k = seen.token(t), keys[:, t]
+        stepped = definition.advance(S_next, token, k)  # (2) to (4)
+        M, passed = _transition(token, k, S_next.error)
         S_next = replace(stepped, error=carried.after(M, stepped.error - passed))  # (9)
-        outputs.append(sum_of_products(("bhkv, bhk -> bhv", S_next, token.q), matmuls=1))
+        outputs.append(definition.read(S_next, queries[:, t]))
         after.append(S_next)
     kept = joined(after)
-    return _stored(joined(outputs), live), kept if contract.stored_every_token else stored_state(kept, KEYS)
+    return output(joined(outputs), live), kept if contract.stored_every_token else stored_state(kept, KEYS)
 
 
 @checked
@@ -130,40 +123,24 @@ def tree(
     """
     live = einsum("btt -> bt", ancestors)
     o, _ = _window(_inputs(S, window, params, contract, live, inexact), ancestors)
-    return _stored(o, live)
+    return output(o, live)
 
 
 def _inputs(
     S: DeltaState, window: DeltaWindow, params: DeltaParams, contract: NumericContract, live: Mask | None, inexact: Inexact
 ) -> SimpleNamespace:
     """The inputs as pairs after (1), one key per value head, g with a last axis of k or 1; others are exactly 0."""
-    i = lift(contract, inexact, window, S=S)
-    if live is not None:
-        for name in ("q", "k", "v", "g", "beta"):
-            pair = getattr(i, name)
-            setattr(i, name, pair.where(live.reshape(live.shape + (1,) * (pair.value.ndim - 2))))
-    if params.l2_norm:
-        i.q, i.k = l2_norm(i.q, params.eps), l2_norm(i.k, params.eps)
-    scale = window.k.shape[3] ** -0.5 if params.scale is None else params.scale
-    each = window.v.shape[2] // window.k.shape[2]
-    i.q, i.k = (p.map(lambda a: np.repeat(a, each, axis=2)) for p in (i.q * constant(scale, contract), i.k))
-    i.g = i.g if window.g.ndim == 4 else i.g[..., None]
-    return i
+    S_0, seen, _ = paired(contract, inexact, window, params, S=S)
+    seen = seen if live is None else masked(seen, live)
+    q, k = delta.keys_and_queries(seen.q, seen.k, window.v.shape[2], params)
+    return SimpleNamespace(S=S_0, q=q, k=k, v=seen.v, g=seen.g if window.g.ndim == 4 else seen.g[..., None], beta=seen.beta)
 
 
-def _step(S: Approx, token: SimpleNamespace) -> Approx:
-    """(2) to (4), propagating the error of S in absolute values."""
-    decayed = token.a[..., None] * S  # (2)
-    r = sum_of_products(("bhv -> bhv", token.v), ("bhkv, bhk -> bhv", decayed, -token.k), matmuls=1)
-    u = token.beta[..., None] * r  # (3)
-    return decayed + token.k[..., None] * u[:, :, None]  # (4)
-
-
-def _transition(token: SimpleNamespace, error: Array) -> tuple[Array, Array]:
-    """M = (I - beta k k^T) diag(a), and the error of S as `_step` propagated it: the same in absolute values."""
-    k, a = token.k.value, np.broadcast_to(token.a.value, token.k.value.shape)
+def _transition(token: Any, key: Approx, error: Array) -> tuple[Array, Array]:
+    """M = (I - beta k k^T) diag(a), and the error of S as the step propagated it: the same in absolute values."""
+    k, identity = key.value, np.eye(key.shape[-1])
+    a = np.broadcast_to(np.exp(token.g.value.reshape(*k.shape[:2], -1)), k.shape)
     outer = einsum("bh, bhi, bhj, bhj -> bhij", token.beta.value, k, k, a)
-    identity = np.eye(k.shape[-1])
     return identity * a[:, :, None] - outer, (identity * a[:, :, None] + np.abs(outer)) @ error
 
 
@@ -222,8 +199,3 @@ def _through(i: SimpleNamespace, A: Approx, solve: Array, o: Approx, S: Approx) 
     map_o, map_S = read - scores @ T @ into_u, keep - write @ T @ into_u
     change = (np.abs(map_o) @ E - passed_o).transpose(0, 2, 1, 3)
     return replace(o, error=o.error + change), replace(S, error=S.error + np.abs(map_S) @ E - passed_S)
-
-
-def _stored(o: Approx, live: Mask | None) -> Approx:
-    o = o.store(o.contract.io)
-    return o if live is None else o.where(live[..., None, None])

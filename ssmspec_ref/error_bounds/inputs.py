@@ -38,6 +38,21 @@ def lift(contract: NumericContract, inexact: Inexact, *records: Any, **arrays: A
     )
 
 
+def paired(contract: NumericContract, inexact: Inexact, *records: Any, **arrays: Array) -> tuple[Any, ...]:
+    """The arrays given by name as pairs, then the records with pairs in place of arrays, as the reference takes them.
+
+    The records were checked when they were made of arrays, and are not again.
+
+    Raises: ParameterError for an error whose name is not an input.
+    """
+    pairs, made = lift(contract, inexact, *records, **arrays), []
+    for record in records:
+        made.append(object.__new__(type(record)))
+        for f in fields(record):
+            object.__setattr__(made[-1], f.name, getattr(pairs, f.name))
+    return (*(getattr(pairs, name) for name in arrays), *made)
+
+
 def values(kind: Any, **pairs: Approx | None) -> tuple[Any, dict[str, Array]]:
     """A record of the values, and the errors by name: the inputs of a bound for the next stage."""
     given = {name: pair for name, pair in pairs.items() if pair is not None}

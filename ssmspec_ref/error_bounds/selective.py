@@ -14,15 +14,18 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from .. import selective
 from ..checks import checked
 from ..contract import NumericContract
+from ..records import masked
 from ..selective import SelectiveParams, SelectiveWindow
 from ..shapes import Ancestors, ChannelState, Mask
+from . import sequential
 from .arithmetic import Approx, relative_error, sum_of_products, unit
-from .functions import exp, silu, softplus
-from .inputs import Inexact, appended, joined, lift
-from .stored_state import stored_state
-from .windows import chain, chunks, decays
+from .functions import silu
+from .inputs import Inexact, paired
+from .sequential import output
+from .windows import decays, in_chunks
 
 
 @checked
@@ -42,15 +45,8 @@ def scan(
         y, after = states(S, window, params, contract, live, inexact)
         return y, after[:, -1]
     i = _inputs(S, window, params, contract, live, inexact)
-    S_next, outputs = i.S, []
-    for cut in chunks(window.x.shape[1], contract):
-        part = SimpleNamespace(x=i.x[:, cut], dt=i.dt[:, cut], B=i.B[:, cut], C=i.C[:, cut], A=i.A, D=i.D, S=S_next)
-        mask = chain(window.x.shape[0], part.x.value.shape[1])
-        outputs.append(_read(part, mask))
-        S_next = _advance(part, mask)
-        S_next = stored_state(S_next) if contract.stored_every_token else S_next
-    S_next = S_next if contract.stored_every_token else stored_state(S_next)
-    return _gate(appended(outputs), i, live), S_next
+    y, S_next = in_chunks(i, ("x", "dt", "B", "C"), lambda part, order: (_read(part, order), _advance(part, order)))
+    return _gate(y, i, live), S_next
 
 
 @checked
@@ -66,18 +62,7 @@ def states(
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
-    i = _inputs(S, window, params, contract, live, inexact)
-    a = exp(i.dt[..., None] * i.A, 0.0)  # (2)
-    S_next, outputs, after = i.S, [], []
-    for t in range(window.x.shape[1]):
-        update = (i.dt[:, t] * i.x[:, t])[..., None] * i.B[:, t, None]
-        S_next = a[:, t] * S_next + update  # (3)
-        S_next = stored_state(S_next) if contract.stored_every_token else S_next
-        skip = [] if i.D is None else [("bd, d -> bd", i.x[:, t], i.D)]
-        outputs.append(sum_of_products(("bdn, bn -> bd", S_next, i.C[:, t]), *skip, matmuls=1))  # (4)
-        after.append(S_next)
-    kept = joined(after)
-    return _gate(joined(outputs), i, live), kept if contract.stored_every_token else stored_state(kept)
+    return sequential.states(selective, S, window, params, contract, live, inexact)
 
 
 @checked
@@ -109,13 +94,11 @@ def _inputs(
     inexact: Inexact,
 ) -> SimpleNamespace:
     """The inputs as pairs, dt after (1); tokens that are not live are exactly 0."""
-    i = lift(contract, inexact, window, params, S=S)
-    keep = np.ones(window.x.shape[:2], bool)[..., None] if live is None else live[..., None]
-    i.x, i.dt, i.B, i.C = (p.where(keep) for p in (i.x, i.dt, i.B, i.C))
-    if i.dt_bias is not None:
-        i.dt = i.dt + i.dt_bias
-    i.dt = (softplus(i.dt) if params.dt_softplus else i.dt).where(keep)  # (1)
-    return i
+    S_0, seen, given = paired(contract, inexact, window, params, S=S)
+    seen = seen if live is None else masked(seen, live)
+    dt = selective.step_size(seen.dt, given)  # (1)
+    dt = dt if live is None else masked(dt, live)
+    return SimpleNamespace(S=S_0, x=seen.x, dt=dt, B=seen.B, C=seen.C, z=seen.z, A=given.A, D=given.D)
 
 
 def _decays(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
@@ -148,6 +131,4 @@ def _advance(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
 
 
 def _gate(y: Approx, i: SimpleNamespace, live: Mask | None) -> Approx:
-    y = y if i.z is None else y * silu(i.z)
-    y = y.store(y.contract.io)
-    return y if live is None else y.where(live[..., None])
+    return output(y if i.z is None else y * silu(i.z), live)

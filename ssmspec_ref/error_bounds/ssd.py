@@ -19,15 +19,18 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from .. import ssd
 from ..checks import checked
 from ..contract import NumericContract
-from ..shapes import Ancestors, Array, Mask, State
+from ..records import masked
+from ..shapes import Ancestors, Mask, State
 from ..ssd import SSDParams, SSDWindow
+from . import sequential
 from .arithmetic import Approx, sum_of_products
-from .functions import clip, exp, silu, softplus
-from .inputs import Inexact, appended, joined, lift
-from .stored_state import stored_state
-from .windows import chain, chunks, decays
+from .functions import silu
+from .inputs import Inexact, paired
+from .sequential import output
+from .windows import decays, in_chunks
 
 
 @checked
@@ -48,15 +51,8 @@ def scan(
         y, after = states(S, window, params, contract, live, inexact)
         return y, after[:, -1]
     i = _inputs(S, window, params, contract, live, inexact)
-    outputs, S_next = [], i.S
-    for cut in chunks(window.x.shape[1], contract):
-        part = SimpleNamespace(x=i.x[:, cut], dt=i.dt[:, cut], B=i.B[:, cut], C=i.C[:, cut], A=i.A, D=i.D, S=S_next)
-        mask = chain(window.x.shape[0], part.x.value.shape[1])
-        outputs.append(_read(part, mask))
-        S_next = _advance(part, mask)
-        S_next = stored_state(S_next) if contract.stored_every_token else S_next
-    S_next = S_next if contract.stored_every_token else stored_state(S_next)
-    return _gate(appended(outputs), i, live), S_next
+    y, S_next = in_chunks(i, ("x", "dt", "B", "C"), lambda part, order: (_read(part, order), _advance(part, order)))
+    return _gate(y, i, live), S_next
 
 
 @checked
@@ -74,18 +70,7 @@ def states(
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
-    i = _inputs(S, window, params, contract, live, inexact)
-    a = exp(i.dt * i.A, 0.0)  # (2)
-    S_next, outputs, after = i.S, [], []
-    for t in range(window.x.shape[1]):
-        update = (i.dt[:, t, :, None] * i.x[:, t])[..., None] * i.B[:, t, :, None]
-        S_next = a[:, t, :, None, None] * S_next + update  # (3)
-        S_next = stored_state(S_next) if contract.stored_every_token else S_next
-        terms = [("bhpn, bhn -> bhp", S_next, i.C[:, t]), *_skip("bhp", i, i.x[:, t])]
-        outputs.append(sum_of_products(*terms, matmuls=1))  # (4)
-        after.append(S_next)
-    kept = joined(after)
-    return _gate(joined(outputs), i, live), kept if contract.stored_every_token else stored_state(kept)
+    return sequential.states(ssd, S, window, params, contract, live, inexact)
 
 
 @checked
@@ -112,21 +97,12 @@ def _inputs(
     S: State, window: SSDWindow, params: SSDParams, contract: NumericContract, live: Mask | None, inexact: Inexact
 ) -> SimpleNamespace:
     """The inputs as pairs, dt after (1), B and C repeated for each head; tokens that are not live are exactly 0."""
-    i = lift(contract, inexact, window, params, S=S)
-    keep = np.ones(window.x.shape[:2], bool) if live is None else live
-    i.x, i.dt, i.B, i.C = (getattr(i, f).where(_over(keep, getattr(i, f))) for f in ("x", "dt", "B", "C"))
-    if i.dt_bias is not None:
-        i.dt = i.dt + i.dt_bias
-    if params.dt_softplus:
-        i.dt = softplus(i.dt)
-    i.dt = clip(i.dt, *params.dt_limit).where(_over(keep, i.dt))  # (1)
-    each = window.x.shape[2] // window.B.shape[2]
-    i.B, i.C = (p.map(lambda a: np.repeat(a, each, axis=2)) for p in (i.B, i.C))
-    return i
-
-
-def _over(keep: Mask, x: Approx) -> Array:
-    return keep.reshape(keep.shape + (1,) * (x.value.ndim - 2))
+    S_0, seen, given = paired(contract, inexact, window, params, S=S)
+    seen = seen if live is None else masked(seen, live)
+    dt = ssd.step_size(seen.dt, given)  # (1)
+    dt = dt if live is None else masked(dt, live)
+    B, C = (ssd.per_head(x, window.x.shape[2]) for x in (seen.B, seen.C))
+    return SimpleNamespace(S=S_0, x=seen.x, dt=dt, B=B, C=C, z=seen.z, A=given.A, D=given.D)
 
 
 def _skip(axes: str, i: SimpleNamespace, x: Approx) -> list[tuple[str, Approx, Approx]]:
@@ -157,6 +133,4 @@ def _advance(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
 
 
 def _gate(y: Approx, i: SimpleNamespace, live: Mask | None) -> Approx:
-    y = y if i.z is None else y * silu(i.z)
-    y = y.store(y.contract.io)
-    return y if live is None else y.where(_over(live, y))
+    return output(y if i.z is None else y * silu(i.z), live)

@@ -1,6 +1,7 @@
 """Shared parts of the closed forms: chunks of a window, and decays along a path as differences of running sums."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -8,12 +9,31 @@ from ..contract import NumericContract
 from ..shapes import Ancestors, Array
 from .arithmetic import Approx, gamma, unit
 from .functions import exp
+from .inputs import appended
+from .stored_state import stored_state
 
 
 def chunks(tokens: int, contract: NumericContract) -> Iterator[slice]:
     """The chunks of a window; a single chunk if outputs are read from a checkpoint."""
     size = tokens if contract.chunk is None or contract.order == "output_only" else contract.chunk
     return (slice(start, min(start + size, tokens)) for start in range(0, tokens, size))
+
+
+def in_chunks(
+    i: SimpleNamespace,
+    names: tuple[str, ...],
+    run: Callable[[SimpleNamespace, Ancestors], tuple[Approx, Approx]],
+    axis: int = -1,
+) -> tuple[Approx, Approx]:
+    """Outputs and final state of a window chunk by chunk: `run` takes the inputs, with S the state before the chunk and those
+    in `names` cut along the tokens, and a chain. The state is stored after every chunk if the contract says so, else once."""
+    contract, S, outputs = i.S.contract, i.S, []
+    for cut in chunks(getattr(i, names[0]).shape[1], contract):
+        part = SimpleNamespace(**{**vars(i), **{name: getattr(i, name)[:, cut] for name in names}, "S": S})
+        y, S = run(part, chain(*getattr(part, names[0]).shape[:2]))
+        S = stored_state(S, axis) if contract.stored_every_token else S
+        outputs.append(y)
+    return appended(outputs), S if contract.stored_every_token else stored_state(S, axis)
 
 
 def chain(rows: int, tokens: int) -> Ancestors:

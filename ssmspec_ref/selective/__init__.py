@@ -10,12 +10,13 @@ y  = S' C + D x, then y silu(z) if z is given      (5)
 from dataclasses import dataclass
 
 import numpy as np
-from numpy import einsum, exp
+from numpy import einsum
 
 from ..checks import checked
 from ..errors import ParameterError
-from ..functions import silu, softplus
+from ..functions import decay, silu, softplus
 from ..records import Record, masked
+from ..rounding import product, stored
 from ..shapes import ChannelState, ChannelStates, Inner, InnerParam, Inners, InnerStateParam, Mask, Shared, Shareds
 
 
@@ -91,12 +92,13 @@ def step(S: ChannelState, token: SelectiveToken, params: SelectiveParams) -> tup
 
 
 def _step(S: ChannelState, token: SelectiveToken, dt: Inner, params: SelectiveParams) -> tuple[Inner, ChannelState]:
-    a = exp(dt[:, :, None] * params.A)  # (2)
+    a = decay(dt[:, :, None] * params.A)  # (2)
     U = einsum("bd, bd, bn -> bdn", dt, token.x, token.B)  # (3)
-    S_next = a * S + U  # (4)
+    S_next = stored(a * S + U)  # (4)
     y = einsum("bdn, bn -> bd", S_next, token.C)  # (5)
     if params.D is not None:
         y = y + params.D * token.x
+    y = product(y)
     return (y if token.z is None else y * silu(token.z)), S_next
 
 

@@ -19,6 +19,7 @@ from numpy import concatenate, einsum
 from ..checks import checked
 from ..errors import ParameterError, ShapeMismatch
 from ..records import Record, masked
+from ..rounding import kept, passed, product
 from ..shapes import Array, Columns, ColumnStates, Inner, InnerParam, Inners, Mask, ShortWeight
 
 
@@ -88,11 +89,16 @@ def check_columns(S: Array, params: ShortConvParams) -> None:
 
 
 def _step(S: Array, token: ShortConvToken, params: ShortConvParams) -> tuple[Array, Array]:
-    u = token.B * token.x  # (1)
+    u = kept(token.B * token.x)  # (1)
     M = concatenate([S, u[:, :, None]], axis=2)  # (2)
+    return read(M, token.C, params), M[:, :, 1:]  # (3) (4)
+
+
+def read(M: Array, C: Inner, params: ShortConvParams) -> Inner:
+    """The output for w columns: equation (3) of the module."""
     c = einsum("bdw, dw -> bd", M, params.weight)
-    y = token.C * (c if params.bias is None else c + params.bias)  # (3)
-    return y, M[:, :, 1:]  # (4)
+    c = product(c if params.bias is None else c + params.bias)
+    return C * passed(c)  # (3)
 
 
 @checked

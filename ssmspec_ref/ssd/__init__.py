@@ -10,12 +10,13 @@ y  = S' C + D x, then y silu(z) if z is given      (5)
 from dataclasses import dataclass
 
 import numpy as np
-from numpy import einsum, exp, repeat
+from numpy import einsum, repeat
 
 from ..checks import check_groups, checked
 from ..errors import ParameterError
-from ..functions import silu, softplus
+from ..functions import decay, silu, softplus
 from ..records import Record, masked
+from ..rounding import product, stored
 from ..shapes import Array, Head, HeadChannelParam, HeadParam, Heads, Mask, PerHead, PerHeads, Proj, Projs, State, States
 
 
@@ -116,10 +117,10 @@ def step(S: State, token: SSDToken, params: SSDParams) -> tuple[Head, State]:
 def _step(S: State, token: SSDToken, dt: PerHead, params: SSDParams) -> tuple[Head, State]:
     heads = token.x.shape[1]
     B, C = per_head(token.B, heads), per_head(token.C, heads)
-    a = exp(dt * params.A)  # (2)
+    a = decay(dt * params.A)  # (2)
     U = einsum("bh, bhp, bhn -> bhpn", dt, token.x, B)  # (3)
-    S_next = a[..., None, None] * S + U  # (4)
-    y = einsum("bhpn, bhn -> bhp", S_next, C) + skip(token.x, params.D)  # (5)
+    S_next = stored(a[..., None, None] * S + U)  # (4)
+    y = product(einsum("bhpn, bhn -> bhp", S_next, C) + skip(token.x, params.D))  # (5)
     return (y if token.z is None else y * silu(token.z)), S_next
 
 

@@ -19,7 +19,7 @@ def changed(old: str, new: str) -> bytes:
 
 
 def test_a_break_is_killed_by_a_case_of_its_operation() -> None:
-    said = run.verdict("ssd.py", changed("S_next = a[..., None, None] * S + U", "S_next = a[..., None, None] * S - U"))
+    said = run.verdict("ssd.py", changed("a[..., None, None] * S + U", "a[..., None, None] * S - U"))
     assert (said["result"], said["how"]) == ("killed", "bound")
     assert said["by"].startswith("ssd.")
 

@@ -16,8 +16,8 @@ from tests.low_precision import SUMS, Machine, stored
 
 from . import recurrences
 
-MACHINES = {"ssd": "ssd", "selective": "selective", "delta": "delta", "delta_channel": "delta", "conv": "conv"}
-"""What computes a variant in low precision."""
+MACHINES = ("ssd", "selective", "delta", "delta_channel", "conv", "shortconv")
+"""What a variant in low precision computes."""
 KINDS = ("ssd", "selective", "delta", "delta_channel")
 ORDERS: tuple[Order, ...] = ("sequential", "chunked", "output_only")
 
@@ -57,7 +57,7 @@ class Case:
 
     def run(self, machine: Machine, **changed: Any) -> tuple[Any, Any]:
         given = self.given._replace(**changed)
-        return getattr(machine, MACHINES[self.kind])(given.S, given.window, given.params)
+        return getattr(machine, self.kind.removesuffix("_channel"))(given.S, given.window, given.params)
 
 
 def make_case(kind: str, seed: int, family: Family, contract: NumericContract, sizes: Sizes = SIZES) -> Case:
@@ -118,6 +118,7 @@ FAULTS = {
     "delta": (*PRECISION, *LOGIC, "ring in bf16"),
     "delta_channel": (*PRECISION, *LOGIC, "ring in bf16"),
     "conv": ("leak of 1 %", "tf32 dot", "exp2 with 1.44", "token lost", "token added", "rejected token in one channel"),
+    "shortconv": ("leak of 1 %", "state in bf16", "token lost", "token added", "rejected token in one channel"),
 }
 
 WITHIN_BF16 = ("state in bf16", "exp2 with 1.44", "tf32 dot", "bf16 accumulator", "D missing on one head", "ring in bf16")
@@ -150,7 +151,7 @@ def faulty(case: Case, fault: str, seed: int) -> tuple[Any, Any]:
 
 def wrong_tokens(case: Case, fault: str) -> tuple[Any, Any]:
     """Right outputs, but the state of another number of tokens: everywhere, in one channel, or in one head."""
-    honest, channel = Machine(case.contract), {"ssd": 2, "selective": 1, "conv": 1}.get(case.kind, 3)
+    honest, channel = Machine(case.contract), {"ssd": 2, "selective": 1, "conv": 1, "shortconv": 1}.get(case.kind, 3)
     window = case.given.window
     y, S = (a.copy() for a in case.run(honest))
     added = case.run(honest, window=concat(window, prefix(window, 1)))[1]

@@ -48,7 +48,7 @@ def read_by(change: Callable[[conv.ConvParams], conv.ConvParams]) -> Callable[..
 
 
 REMAINDER = lambda x, n, axis: np.concatenate([x] * n, axis=axis)  # noqa: E731
-OF_ANY_DECAY = [("decay 1", "exp", np.ones_like)]
+OF_ANY_DECAY = [("decay 1", "decay", np.ones_like)]
 OF_MAMBA = [
     *OF_ANY_DECAY,
     ("no softplus", "softplus", lambda x: np.maximum(x, 0.0)),
@@ -60,7 +60,7 @@ OF_DELTA = [
     ("no scale", "keys_and_queries", keys_wrong(lambda q, k, h, p: (q * q.shape[-1] ** 0.5, k))),
     ("scale on the key", "keys_and_queries", keys_wrong(lambda q, k, h, p: (q * 2.0, k / 2.0))),
     ("query and key exchanged", "keys_and_queries", keys_wrong(lambda q, k, h, p: (k, q))),
-    ("decay in base 2", "exp", np.exp2),
+    ("decay in base 2", "decay", np.exp2),
 ]
 FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str, Any]]]] = {
     "ssd": (
@@ -74,7 +74,7 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str, Any]]]] = {
             ("dt limits ignored", "step_size", lambda dt, p: softplus(dt + p.dt_bias)),
             ("no D", "skip", lambda x, D: np.zeros_like(x)),
             ("D of the next head", "skip", lambda x, D: np.roll(D, 1, axis=0) * x),
-            ("decay in base 2", "exp", np.exp2),
+            ("decay in base 2", "decay", np.exp2),
         ],
     ),
     "delta": (delta, case("delta", 8, Sizes()), OF_DELTA),
@@ -84,7 +84,7 @@ FAULTS: dict[str, tuple[Any, Any, list[tuple[str, str, Any]]]] = {
         case("selective", 8, Sizes(), "mamba"),
         [
             *OF_MAMBA,
-            ("one decay for all states of a channel", "exp", lambda x: np.exp(np.broadcast_to(x[:, :, :1], x.shape))),
+            ("one decay for all states of a channel", "decay", lambda x: np.exp(np.broadcast_to(x[:, :, :1], x.shape))),
             ("dt_bias after the softplus", "step_size", lambda dt, p: softplus(dt) + p.dt_bias),
         ],
     ),

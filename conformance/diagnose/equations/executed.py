@@ -13,7 +13,17 @@ import ssmspec_ref
 
 ROOT = Path(ssmspec_ref.__file__).parent
 NO_EQUATION = frozenset(
-    {"checks.py", "contract.py", "errors.py", "error_bounds", "options", "records.py", "registry.py", "shapes.py"}
+    {
+        "checks.py",
+        "contract.py",
+        "errors.py",
+        "error_bounds",
+        "options",
+        "records.py",
+        "registry.py",
+        "rounding.py",
+        "shapes.py",
+    }
 )
 """Files and folders of the reference that check, describe or bound, and compute no output."""
 

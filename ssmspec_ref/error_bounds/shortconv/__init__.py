@@ -9,42 +9,30 @@ no growth with the length of a run, and one bound for every order of evaluation.
 Source: Higham, section 3.1 (inner products), with the bias as one more term.
 """
 
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
+from ... import shortconv
 from ...contract import NumericContract
 from ...errors import Unsupported
+from ...records import masked
 from ...shapes import Ancestors, Array, Mask
 from ...shortconv import ShortConvParams, ShortConvWindow
-from ..arithmetic import Approx, sum_of_products
-from ..inputs import Inexact, lift
+from .. import sequential
+from ..arithmetic import Approx
+from ..inputs import Inexact, paired
+from ..sequential import output
 from ..stored_state import stored_state
 
 
-def _inputs(
-    S: Array, window: ShortConvWindow, params: ShortConvParams, contract: NumericContract, keep: Mask, wrong: Inexact
-) -> SimpleNamespace:
-    """The inputs as pairs, with the products (1); what is not live is 0 exactly.
-
-    Raises: Unsupported for a state that is stored as codes with scales.
-    """
+def _refuse_scales(contract: NumericContract) -> None:
+    """Raises: Unsupported for a state that is stored as codes with scales."""
     if contract.state_scale is not None:
         raise Unsupported(
             "a short convolution has no bound for a state stored with scales: a new column changes the scale of the columns "
             "that are only copied, so each is rounded again at every token; store the columns in a float format"
         )
-    i = lift(contract, wrong, window, params, S=S)
-    i.B, i.C, i.x = (pair.where(keep[..., None]) for pair in (i.B, i.C, i.x))
-    i.u = stored_state(i.B * i.x)
-    return i
-
-
-def _read(i: SimpleNamespace, windows: Approx) -> Approx:
-    """The outputs (2) (3) for windows (b t d w)."""
-    terms = [("btdw, dw -> btd", windows, i.weight)]
-    c = sum_of_products(*terms, *([] if i.bias is None else [("d -> d", i.bias)]), matmuls=1)  # (2)
-    return (i.C * c.store(c.contract.io)).store(c.contract.io)  # (3)
 
 
 def scan(
@@ -59,10 +47,9 @@ def scan(
 
     Raises: ParameterError.
     """
-    keep = np.ones(window.x.shape[:2], bool) if live is None else live
-    i = _inputs(S, window, params, contract, keep, inexact)
-    M = Approx(_windows(i.S.value, i.u.value, keep), _windows(i.S.error, i.u.error, keep), contract)
-    return _read(i, M).where(keep[..., None]), _after(i.S, M, keep)
+    _refuse_scales(contract)
+    y, after = sequential.run(shortconv, S, window, params, contract, live, inexact)
+    return y, after[:, -1]
 
 
 def tree(
@@ -77,33 +64,19 @@ def tree(
 
     Raises: ParameterError.
     """
-    keep = np.einsum("btt -> bt", ancestors)
-    i = _inputs(S, window, params, contract, keep, inexact)
-    M = Approx(_paths(i.S.value, i.u.value, ancestors), _paths(i.S.error, i.u.error, ancestors), contract)
-    return _read(i, M).where(keep[..., None])
-
-
-def _windows(S: Array, u: Array, keep: Mask) -> Array:
-    """The w columns that every token reads, (b t d w)."""
-    found = []
-    for t in range(u.shape[1]):
-        M = np.concatenate([S, u[:, t, :, None]], axis=2)
-        S = np.where(keep[:, t, None, None], M[:, :, 1:], S)
-        found.append(M)
-    return np.stack(found, axis=1)
-
-
-def _after(S: Approx, M: Approx, keep: Mask) -> Approx:
-    """The last w - 1 columns of the last live token; of a row without one those before the window."""
-    rows, moved = np.arange(len(keep)), np.any(keep, axis=1)[:, None, None]
-    newest = keep.shape[1] - 1 - np.argmax(keep[:, ::-1], axis=1)
-    last = M.map(lambda a: a[rows, newest, :, 1:])
-    return Approx(np.where(moved, last.value, S.value), np.where(moved, last.error, S.error), S.contract)
+    _refuse_scales(contract)
+    S_0, seen, given = paired(contract, inexact, window, params, S=S)
+    seen = masked(seen, np.einsum("btt -> bt", ancestors))
+    u = stored_state(seen.B * seen.x)  # (1)
+    columns: Any = Approx(_paths(S, u.value, ancestors), _paths(S_0.error, u.error, ancestors), contract)
+    y: Any = shortconv.read(columns, seen.C.map(lambda a: a.reshape(columns.shape[:2])), given)  # (2) (3)
+    return output(y.map(lambda a: a.reshape(window.x.shape)), None)
 
 
 def _paths(S: Array, u: Array, ancestors: Ancestors) -> Array:
-    """The w columns that every node reads along its path, (b t d w); those of padding are its state's, and not read."""
+    """The w columns that every node reads along its path, row after row: (b t) d w; those of padding are its state's."""
     width, ext = S.shape[2] + 1, np.concatenate([S, u.transpose(0, 2, 1)], axis=2)
     at = [[np.concatenate([np.arange(width - 1), width - 1 + np.flatnonzero(seen)]) for seen in row] for row in ancestors]
     columns = np.array([[np.concatenate([[0], way])[-width:] for way in row] for row in at])
-    return np.take_along_axis(ext[:, None], columns[:, :, None, :], axis=3)
+    found = np.take_along_axis(ext[:, None], columns[:, :, None, :], axis=3)
+    return found.reshape(u.shape[0] * u.shape[1], u.shape[2], width)
