@@ -63,7 +63,7 @@ def kept(a: Array) -> Array:
 
 @named
 def passed(a: Array) -> Array:
-    """A value that is handed on in the format of outputs."""
+    """A value that a later stage reads in the format of outputs."""
     return a
 
 
