@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from .errors import EmptyWindow, ParameterError, PrecisionError, ShapeMismatch
-from .rounding import Numbers
+from .functions import Numbers
 
 P = ParamSpec("P")
 R = TypeVar("R")

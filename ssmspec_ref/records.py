@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from .checks import check_record
-from .rounding import Numbers
+from .functions import Numbers
 from .shapes import Array
 
 T = TypeVar("T")

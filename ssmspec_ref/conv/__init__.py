@@ -11,10 +11,9 @@ from numpy import einsum
 
 from ..checks import checked
 from ..errors import ParameterError
-from ..functions import silu
+from ..functions import product, silu
 from ..lengths import check_lengths, check_path
 from ..records import Record, along, masked
-from ..rounding import product
 from ..shapes import Channel, Channels, ConvBias, ConvState, ConvWeight, Lengths, Mask, Path
 
 

@@ -17,9 +17,8 @@ from numpy import einsum, repeat
 
 from ..checks import check_groups, checked
 from ..errors import ParameterError
-from ..functions import decay, l2_normed, sigmoid, softplus
+from ..functions import decay, l2_normed, product, sigmoid, softplus, stored
 from ..records import Record, masked
-from ..rounding import product, stored
 from ..shapes import DeltaState, DeltaStates, HeadParam, Key, KeyGate, KeyGates, Keys, Mask, PerHead, PerHeads, Value, Values
 
 KEYS = -2

@@ -38,7 +38,7 @@ from numpy import einsum
 
 from ..contract import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, NumericContract, Storage
 from ..errors import ParameterError, Unsupported
-from ..rounding import Numbers
+from ..functions import Numbers
 from ..shapes import Array
 
 RULES: dict[str, Callable[..., Any]] = {}
@@ -61,7 +61,7 @@ class Approx(Numbers):
     def named(self, name: str, *rest: Any, **more: Any) -> Any:
         """The rule for a function of this name. Raises: Unsupported if there is none."""
         if name not in RULES:
-            raise Unsupported(f"there is no rule for the error of {name}; give it one in ssmspec_ref/error_bounds/pairs.py")
+            raise Unsupported(f"there is no rule for the error of {name}; give it one in ssmspec_ref/error_bounds/pairs")
         return RULES[name](self, *rest, **more)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:

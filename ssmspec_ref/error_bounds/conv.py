@@ -14,7 +14,7 @@ from ..conv import ConvParams
 from ..shapes import Ancestors, Array, Channels, ConvState, Mask
 from .arithmetic import Approx
 from .inputs import Inexact, paired
-from .sequential import output
+from .pairs.sequential import output
 
 
 @checked

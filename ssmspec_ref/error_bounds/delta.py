@@ -52,7 +52,7 @@ from ..records import masked
 from ..shapes import Ancestors, Array, DeltaState, Mask
 from .arithmetic import Approx, absolute, gamma, operand_roundoff, sum_of_products
 from .inputs import Inexact, joined, paired
-from .sequential import output
+from .pairs.sequential import output
 from .stored_state import stored_state
 from .windows import Carried, decays, in_chunks
 

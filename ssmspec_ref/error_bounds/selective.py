@@ -20,11 +20,11 @@ from ..contract import NumericContract
 from ..records import masked
 from ..selective import SelectiveParams, SelectiveWindow
 from ..shapes import Ancestors, ChannelState, Mask
-from . import sequential
 from .arithmetic import Approx, relative_error, sum_of_products, unit
 from .functions import silu
 from .inputs import Inexact, paired
-from .sequential import output
+from .pairs import sequential
+from .pairs.sequential import output
 from .windows import decays, in_chunks
 
 

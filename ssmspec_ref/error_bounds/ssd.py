@@ -25,11 +25,11 @@ from ..contract import NumericContract
 from ..records import masked
 from ..shapes import Ancestors, Mask, State
 from ..ssd import SSDParams, SSDWindow
-from . import sequential
 from .arithmetic import Approx, sum_of_products
 from .functions import silu
 from .inputs import Inexact, paired
-from .sequential import output
+from .pairs import sequential
+from .pairs.sequential import output
 from .windows import decays, in_chunks
 
 

@@ -14,9 +14,8 @@ from numpy import einsum
 
 from ..checks import checked
 from ..errors import ParameterError
-from ..functions import decay, silu, softplus
+from ..functions import decay, product, silu, softplus, stored
 from ..records import Record, masked
-from ..rounding import product, stored
 from ..shapes import ChannelState, ChannelStates, Inner, InnerParam, Inners, InnerStateParam, Mask, Shared, Shareds
 
 

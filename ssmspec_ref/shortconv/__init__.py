@@ -18,8 +18,8 @@ from numpy import concatenate, einsum
 
 from ..checks import checked
 from ..errors import ParameterError, ShapeMismatch
+from ..functions import kept, passed, product
 from ..records import Record, masked
-from ..rounding import kept, passed, product
 from ..shapes import Array, Columns, ColumnStates, Inner, InnerParam, Inners, Mask, ShortWeight
 
 

@@ -14,9 +14,8 @@ from numpy import einsum, repeat
 
 from ..checks import check_groups, checked
 from ..errors import ParameterError
-from ..functions import decay, silu, softplus
+from ..functions import decay, product, silu, softplus, stored
 from ..records import Record, masked
-from ..rounding import product, stored
 from ..shapes import Array, Head, HeadChannelParam, HeadParam, Heads, Mask, PerHead, PerHeads, Proj, Projs, State, States
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ssmspec_ref import functions, rounding
+from ssmspec_ref import functions
 from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.error_bounds import exact
 from ssmspec_ref.error_bounds.arithmetic import Approx
@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "reduced": (np.add.reduce, "add (reduce"),
     "an unknown function of elements": (np.arctan, "no rule for the error of arctan; give it one in"),
     "an unknown function of arrays": (np.cumsum, "no rule for the error of cumsum"),
-    "an unknown name of the reference": (rounding.named(lambda p: p), "no rule for the error of <lambda>"),
+    "an unknown name of the reference": (functions.named(lambda p: p), "no rule for the error of <lambda>"),
 }
 
 
@@ -68,9 +68,9 @@ def test_pairs_refuse_what_they_do_not_know(what: str) -> None:
 
 def test_over_arrays_every_name_is_the_identity_and_numbers_must_have_a_rule() -> None:
     x = np.array([-0.0, 1.5, np.nan])
-    for name in (rounding.stored, rounding.kept, rounding.passed, rounding.product):
+    for name in (functions.stored, functions.kept, functions.passed, functions.product):
         assert name(x) is x
-    refused(NotImplementedError, "", rounding.Numbers().named, "stored")
+    refused(NotImplementedError, "", functions.Numbers().named, "stored")
 
 
 def test_records_hold_pairs_and_checks_see_their_shapes() -> None:
@@ -122,7 +122,7 @@ def test_a_product_of_three_covers_every_association_and_counts_exact_factors_le
 @pytest.mark.parametrize("contract", [FP32, replace(FP32, dot="tf32"), BF16], ids=str)
 def test_a_product_covers_a_sum_in_every_order_with_what_is_added_first_or_last(contract: NumericContract) -> None:
     (S, s), (C, c), (x, d) = (drawn(n, *shape, contract=contract) for n, shape in enumerate([(50, 9), (50, 9), (50,)]))
-    pair = rounding.product(np.einsum("bn, bn -> b", s, c) + d * 1.5)
+    pair = functions.product(np.einsum("bn, bn -> b", s, c) + d * 1.5)
     for sums in SUMS:
         for variant in (0, 1):
             assert used(Machine(contract, sums, variant).dot(low(S), low(C), low(1.5 * x)), pair) <= 1
@@ -135,14 +135,14 @@ def test_a_product_covers_a_sum_in_every_order_with_what_is_added_first_or_last(
 def test_a_sum_is_remembered_through_sums_and_products_until_it_is_stored() -> None:
     """a (b + c) in any association; what was stored, indexed or moved is one number."""
     a, b, c = (drawn(n, 60)[1] for n in range(3))
-    pair = rounding.product(a * (b + c) - b)
+    pair = functions.product(a * (b + c) - b)
     wide = low(a.value) * low(b.value), low(a.value) * low(c.value)
     assert 0.3 < max(used(x - low(b.value) + y, pair) for x, y in permutations(wide)) <= 1
-    for plain in (rounding.stored(a * b), rounding.passed(a * b), rounding.kept(a * b), (a * b)[:], replace(a * b)):
-        assert np.array_equal(rounding.product(plain).error, (a * b).error)
+    for plain in (functions.stored(a * b), functions.passed(a * b), functions.kept(a * b), (a * b)[:], replace(a * b)):
+        assert np.array_equal(functions.product(plain).error, (a * b).error)
 
 
-FORMATS: dict[str, Any] = {"stored": rounding.stored, "kept": rounding.kept, "passed": rounding.passed}
+FORMATS: dict[str, Any] = {"stored": functions.stored, "kept": functions.kept, "passed": functions.passed}
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -21,7 +21,6 @@ NO_EQUATION = frozenset(
         "options",
         "records.py",
         "registry.py",
-        "rounding.py",
         "shapes.py",
     }
 )

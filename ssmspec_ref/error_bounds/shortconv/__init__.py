@@ -19,10 +19,10 @@ from ...errors import Unsupported
 from ...records import masked
 from ...shapes import Ancestors, Array, Mask
 from ...shortconv import ShortConvParams, ShortConvWindow
-from .. import sequential
 from ..arithmetic import Approx
 from ..inputs import Inexact, paired
-from ..sequential import output
+from ..pairs import sequential
+from ..pairs.sequential import output
 from ..stored_state import stored_state
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ..contract import NumericContract
-from ..shapes import Array, Mask
-from .arithmetic import Approx
-from .inputs import Inexact, paired
-from .stored_state import stored_state
+from ...contract import NumericContract
+from ...shapes import Array, Mask
+from ..arithmetic import Approx
+from ..inputs import Inexact, paired
+from ..stored_state import stored_state
 
 
 def run(

@@ -1,4 +1,4 @@
-"""The rules of NumPy's functions, and of the names in `rounding` and `functions`, on pairs: the reference runs on pairs.
+"""The rules of NumPy's functions, and of the named functions of the reference, on pairs: the reference runs on pairs.
 
 einsum      a product that is summed over nothing is one multiplication after the other; a sum is that of `Sum`       (1)
 moves       repeat, stack ..: values and errors alike; an array among pairs is exact                                  (2)
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ..shapes import Array
-from . import functions, norms
-from .arithmetic import RULES, Approx, constant, product_of
-from .stored_state import stored_state
+from ...shapes import Array
+from .. import functions, norms
+from ..arithmetic import RULES, Approx, constant, product_of
+from ..stored_state import stored_state
 
 Moved = Approx | Array | float
 
