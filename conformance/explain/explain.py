@@ -12,7 +12,7 @@ from ..cases import Case
 from ..checked import METHODS
 from ..run.program import arguments_of
 from ..run.sessions import opened
-from ..suite import SPECIFICATIONS, find
+from ..suite import find, of_operation
 from ..suite.specification import Specification
 from . import words
 from .arguments import RETURNED, meaning, received
@@ -31,7 +31,7 @@ def explain(identity: str) -> list[tuple[str, str]]:
 
 def _arguments(operation: str) -> Iterator[tuple[str, str]]:
     """How an operation is called: every array with its axes, what is returned, and the options that its cases have."""
-    specification = next(one for one in SPECIFICATIONS if one.operation == operation)
+    specification = of_operation(operation)[0]
     case = next(iter(specification.cases("smoke", Limits())))
     yield operation, _operation(operation)
     given = specification.draw(case, NumericContract())

@@ -17,7 +17,7 @@ from ssmspec_ref.contract import Verdict
 
 from ..interpreter.device import INTERPRETER, placed
 from ..run.load import load
-from ..suite import SPECIFICATIONS
+from ..suite import of_operation
 from .judge import Compared, cases, judged, oracles
 
 
@@ -34,7 +34,7 @@ def main(
             for name, capability in one.capabilities.items():
                 if not (fnmatchcase(one.name, subject) and fnmatchcase(name, operation) and name in oracles()):
                     continue
-                specification = next(s for s in SPECIFICATIONS if s.operation == name)
+                specification = of_operation(name)[0]
                 found: dict[str, Compared] = {
                     specification.identify(case): judged(specification, capability, case, kernels=True)
                     for case in cases(specification, capability.limits, tier)

@@ -1,6 +1,6 @@
 """Choose which cases to run on which subject, and record what is left out and why."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -14,7 +14,7 @@ from ..errors import MalformedAdapter, UnknownCase, UnknownLimit, UnknownOperati
 from ..judge.shrink import within
 from ..judge.verdict import OTHER
 from ..report.stream import Result
-from ..suite import SPECIFICATIONS, find
+from ..suite import SPECIFICATIONS, find, of_operation
 from ..suite.specification import DRAWN, Specification
 
 SPARES = 4
@@ -93,10 +93,12 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
     two adapters with the same name.
     """
     check_names(adapters)
+    known = _options(), {axis for specification in SPECIFICATIONS for axis in specification.base}
     for adapter in adapters.values():
         for subject in adapter.subjects:
             check_operations(adapter, subject)
-            check_limits(adapter, subject)
+            check_limits(adapter, subject, *known)
+    operations = [operation for operation in OPERATIONS if fnmatchcase(operation, selection.operation)]
     jobs: list[Job] = []
     left_out: list[Result] = []
     for given, adapter in adapters.items():
@@ -108,16 +110,14 @@ def plan(adapters: Mapping[str, Adapter], selection: Selection) -> tuple[list[Jo
                 jobs += _named(given, adapter, subject, again, selection.operation)
                 continue
             if selection.case:
-                jobs += _named(given, adapter, subject, selection.before)
-            for operation in OPERATIONS:
-                if fnmatchcase(operation, selection.operation):
-                    found = list(_jobs(given, adapter, subject, operation, selection))
-                    jobs += found
-                    left_out += (
-                        _outside(adapter, subject, operation, selection.case)
-                        if selection.case
-                        else _left_out(adapter, subject, operation, bool(found), selection.tier)
-                    )
+                named = list(_named(given, adapter, subject, [selection.case], selection.operation))
+                jobs += [*_named(given, adapter, subject, selection.before), *named]
+                left_out += [] if named else _outside(adapter, subject, operations, selection.case)
+                continue
+            for operation in operations:
+                tier = list(_jobs(given, adapter, subject, operation, selection))
+                jobs += tier
+                left_out += _left_out(adapter, subject, operation, bool(tier), selection.tier)
     if not jobs and not left_out:
         subjects = [subject for adapter in adapters.values() for subject in adapter.subjects]
         called = dict.fromkeys(subject.name for subject in subjects)
@@ -154,17 +154,15 @@ def check_operations(adapter: Adapter, subject: Subject) -> None:
         )
 
 
-def check_limits(adapter: Adapter, subject: Subject) -> None:
+def check_limits(adapter: Adapter, subject: Subject, known: Mapping[str, Collection[str]], axes: Collection[str]) -> None:
     """Raise UnknownLimit for a limit on an option, a value or an axis that no case has, and that would have no effect."""
-    known = _options()
-    axes = {axis for specification in SPECIFICATIONS for axis in specification.base}
     for operation, capability in subject.capabilities.items():
         options, sizes = capability.limits.options, capability.limits.sizes
         wrong = [name for name in options if name not in known]
         wrong += [f"{n}={v}" for n, values in options.items() for v in values if v not in known.get(n, {v})]
         wrong += [f"the axis {name}" for name in sizes if name not in axes]
         if wrong:
-            has = [option for s in SPECIFICATIONS if s.operation == operation for option in s.offered_text]
+            has = [option for specification in of_operation(operation) for option in specification.offered_text]
             given = wrong[0].partition("=")[2]
             here = [name.partition("=")[0] for name in has]
             near = nearest(given, known.get(wrong[0].partition("=")[0], ())) if given else nearest(wrong[0], [*here, *axes])
@@ -189,11 +187,6 @@ def _jobs(given: str, adapter: Adapter, subject: Subject, operation: str, select
         return
     for specification in _taken(capability, operation):
         made = partial(Job, given, adapter, subject, capability, specification)
-        if selection.case is not None:
-            only, case = find(selection.case)
-            if only is specification and within(specification, capability, case):
-                yield made(case)
-            continue
         tabled = _once(specification, specification.cases(selection.tier, capability.limits))
         yield from map(made, tabled.values())
         most = DRAWN.get(selection.tier, 0)
@@ -217,11 +210,11 @@ def _named(given: str, adapter: Adapter, subject: Subject, ids: Iterable[str], o
             yield Job(given, adapter, subject, capability, specification, case)
 
 
-def _outside(adapter: Adapter, subject: Subject, operation: str, identity: str) -> list[Result]:
+def _outside(adapter: Adapter, subject: Subject, operations: Collection[str], identity: str) -> list[Result]:
     """The result for a case that was given by its id but is excluded by the limits of its operation."""
-    specification, case = find(identity)
+    operation = find(identity)[1].operation
     capability = subject.capabilities.get(operation)
-    if capability is None or specification.operation != operation or within(specification, capability, case):
+    if capability is None or operation not in operations:
         return []
     reason = f"{identity}, which lies outside the limits ({capability.limits.reason})"
     return [_inapplicable(adapter, subject, str(capability.contract), operation, reason)]
@@ -231,22 +224,22 @@ def _taken(capability: Capability, operation: str) -> list[Specification]:
     """The specifications of an operation within the limits; for layers, those of the subject's kind."""
     offered = capability.limits.options
     return [
-        s
-        for s in SPECIFICATIONS
-        if s.operation == operation and all(value in offered.get(name, (value,)) for name, value in s.fixed.items())
+        specification
+        for specification in of_operation(operation)
+        if all(value in offered.get(name, (value,)) for name, value in specification.fixed.items())
     ]
 
 
 @cache
-def _every(number: int, tier: str) -> tuple[Case, ...]:
-    """The cases of a tier, without limits, of one specification by its index."""
-    return tuple(SPECIFICATIONS[number].cases(tier, Limits()))
+def _every(operation: str, number: int, tier: str) -> tuple[Case, ...]:
+    """The cases of a tier, without limits, of one of the specifications of an operation."""
+    return tuple(of_operation(operation)[number].cases(tier, Limits()))
 
 
 def _outside_limits(capability: Capability, operation: str, tier: str) -> int:
     """How many cases of a tier the limits of a capability exclude."""
-    numbered = [(number, s) for number, s in enumerate(SPECIFICATIONS) if s.operation == operation]
-    return sum(not within(s, capability, case) for number, s in numbered for case in _every(number, tier))
+    numbered = enumerate(of_operation(operation))
+    return sum(not within(one, capability, case) for number, one in numbered for case in _every(operation, number, tier))
 
 
 def _left_out(adapter: Adapter, subject: Subject, operation: str, runs: bool, tier: str) -> list[Result]:

@@ -1,5 +1,8 @@
 """The operations that the suite tests."""
 
+from collections.abc import Iterator
+from itertools import chain
+
 from ssmspec_ref.contract import OPERATIONS
 from ssmspec_ref.options.words import nearest
 from ssmspec_ref.registry import Rows
@@ -14,22 +17,35 @@ from .layers import SPECIFICATIONS as LAYERS
 from .life import states
 from .processors import SPECIFICATIONS as PROCESSORS
 from .recurrences import RECURRENCES, packed, windows
+from .recurrences.recurrence import Recurrence
 from .specification import Specification
 from .speculate import SPECIFICATIONS as SPECULATE
 from .tokens import choices, drafts, row_settings, sampled_runs
 
-
-def _recurrences() -> tuple[Specification, ...]:
-    plain_first = sorted(RECURRENCES.values(), key=lambda kind: kind.alone is not None)
-    alone = (specification for kind in plain_first for specification in kind.specifications)
-    return (*alone, *packed.specifications(), *windows.specifications())
-
-
 TOKENS = (*choices.SPECIFICATIONS, row_settings.SPECIFICATION, *drafts.SPECIFICATIONS)
-PURE: Rows[Specification] = Rows(lambda: (*CONV, *_recurrences(), *ATTENTION, *ACCEPTANCE, *PROCESSORS, *TOKENS))
-SPECIFICATIONS: Rows[Specification] = Rows(
-    lambda: (*PURE, *LAYERS, *SPECULATE, *states.SPECIFICATIONS, *GENERATE, sampled_runs.SPECIFICATION)
-)
+WITHOUT_STATE = (*ATTENTION, *ACCEPTANCE, *PROCESSORS, *TOKENS)
+ENGINES = (*GENERATE, sampled_runs.SPECIFICATION)
+ON_LAYERS: dict[str, Rows[Specification]] = {"layer": LAYERS, "speculate": SPECULATE, "life": states.SPECIFICATIONS}
+"""The operations on kinds of layers, by what stands before the dot of their names."""
+
+
+def _of_recurrences(*kinds: Recurrence) -> Iterator[Specification]:
+    plain_first = sorted(kinds, key=lambda kind: kind.alone is not None)
+    yield from (specification for kind in plain_first for specification in kind.specifications)
+    for module in (packed, windows):
+        yield from (specification for kind in kinds for specification in module.specifications(kind))
+
+
+PURE: Rows[Specification] = Rows(lambda: (*CONV, *_of_recurrences(*RECURRENCES.values()), *WITHOUT_STATE))
+SPECIFICATIONS: Rows[Specification] = Rows(lambda: (*PURE, *chain.from_iterable(ON_LAYERS.values()), *ENGINES))
+
+
+def of_operation(operation: str) -> list[Specification]:
+    """The specifications of an operation, one for each kind of layer that it has; no others are made."""
+    group = operation.partition(".")[0]
+    known = _of_recurrences(RECURRENCES[group]) if group in RECURRENCES else (*CONV, *WITHOUT_STATE, *ENGINES)
+    some = ON_LAYERS.get(group, known)
+    return [specification for specification in some if specification.operation == operation]
 
 
 def find(identity: str) -> tuple[Specification, Case]:
@@ -38,7 +54,7 @@ def find(identity: str) -> tuple[Specification, Case]:
     Raises: UnknownCase.
     """
     operation = identity.partition("/")[0]
-    of_it = [specification for specification in SPECIFICATIONS if identity.startswith(specification.operation + "/")]
+    of_it = of_operation(operation) if "/" in identity else []
     if not of_it:
         near = "" if operation in OPERATIONS else nearest(operation, OPERATIONS)
         raise UnknownCase(

@@ -1,6 +1,7 @@
 """Cases have names that find them again, and inputs that follow from the name."""
 
 from dataclasses import replace
+from time import process_time
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import pytest
 from conformance.cases import Case
 from conformance.errors import UnknownCase
 from conformance.judge.draw import Draw, stored
+from conformance.run import plan as plans
 from conformance.run.calls import fingerprint, leaves
-from conformance.suite import SPECIFICATIONS, find
+from conformance.run.load import load
+from conformance.suite import SPECIFICATIONS, find, of_operation
 from conformance.suite.specification import Specification
 from ssmspec_ref.contract import FLOAT64, OPERATIONS, Limits, NumericContract
+from ssmspec_ref.registry import Rows
 
 from .judging import FP32, NAMES, SPECIFICATION
 
@@ -131,6 +135,22 @@ def test_drawn_values_are_exact_in_the_declared_formats(specification: Specifica
 
 def test_every_operation_of_the_contract_has_cases() -> None:
     assert {s.operation for s in SPECIFICATIONS} == set(OPERATIONS)
+    assert all(of_operation(name) == [s for s in SPECIFICATIONS if s.operation == name] for name in OPERATIONS)
+
+
+def test_a_named_case_is_planned_in_little_time_and_without_making_other_specifications(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Limits are checked against the options of every operation, once."""
+    adapters = {"reference": load("reference")}
+    read = []
+    monkeypatch.setattr(plans, "SPECIFICATIONS", Rows(lambda: read.append(1) or SPECIFICATIONS))
+    for case in ("ssd.scan/b2,t7,g2,h6,p5,n4/z=on/gentle/s0", "speculate.tree/b2,t4,j3,g2,h4,k5,v3,w4/kind=delta/gentle/s0"):
+        began, read[:] = process_time(), []
+        jobs, _ = plans.plan(adapters, plans.Selection(case=case))
+        assert process_time() - began < 0.15
+        assert {job.identity for job in jobs} == {case}
+        assert len(read) <= 2
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from ..repeats import with_repeats
 from ..slots import with_slots
 from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure, unread
 from ..weights_used import in_place
-from . import RECURRENCES
 from .recurrence import Recurrence
 
 BESIDE_EDGES = (16, 1, 32, 0, 64, 17, 8, 0, 15, 31, 128, 4, 2, 33, 63, 3, 127, 9, 65, 7)
@@ -142,5 +141,6 @@ packed = cache(Packed)
 """One for each recurrence."""
 
 
-def specifications() -> Iterator[Specification]:
-    return (packed(kind).specification for kind in RECURRENCES.values() if kind.alone)
+def specifications(kind: Recurrence) -> tuple[Specification, ...]:
+    """The operation on packed runs of a recurrence that is tested without layers."""
+    return (packed(kind).specification,) if kind.alone else ()

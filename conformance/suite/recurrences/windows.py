@@ -63,7 +63,6 @@ from ..speculate import (
     accepted,
     chain_between,
 )
-from . import RECURRENCES
 from .paths import LONGEST, back, behind, ends, paths
 from .recurrence import Recurrence
 
@@ -338,5 +337,6 @@ windows = cache(Windows)
 """One for each recurrence."""
 
 
-def specifications() -> Iterator[Specification]:
-    return (made for kind in RECURRENCES.values() if kind.alone for made in windows(kind).specifications)
+def specifications(kind: Recurrence) -> tuple[Specification, ...]:
+    """The operations over windows of a recurrence that is tested without layers."""
+    return windows(kind).specifications if kind.alone else ()
