@@ -28,7 +28,8 @@ from .faults.fault import Fault
 from .judge.verdict import judge
 from .progress.rotation import ALL, PARTS, Draw, read_draw
 from .run.plan import Job, Selection, plan
-from .suite.specification import Arguments, Specification
+from .suite.called import Arguments
+from .suite.specification import Specification
 
 DRAWS, ENOUGH = 3, 3
 STRIDE = 7919

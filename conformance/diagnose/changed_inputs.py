@@ -15,7 +15,9 @@ from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
 from ssmspec_ref.shapes import Array
 
 from ..run.sessions import opened
-from ..suite.specification import Arguments, Expected, Specification
+from ..suite.called import Arguments
+from ..suite.expected import Expected
+from ..suite.specification import Specification
 from .extent import around, extent
 from .leaves import Change, Leaf, changed, leaves
 from .mistakes.every import Finished, mistakes

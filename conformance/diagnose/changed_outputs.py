@@ -10,7 +10,7 @@ from ssmspec_ref.shapes import Array
 
 from ..judge.draw import stored
 from ..judge.figures import ratio
-from ..suite.specification import Expected
+from ..suite.expected import Expected
 from .extent import word
 from .leaves import leaves
 from .observe import Observation, judged

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..run.program import arguments_of
 from ..run.sessions import opened
+from ..suite.called import Arguments
 from ..suite.graph.replayed import Others
-from ..suite.specification import Arguments
 
 AXES = {
     "M": "b c w", "u": "b t c", "live": "b t", "parents": "b t", "ancestors": "b t j", "advanced": "b", "path": "b t",

@@ -13,7 +13,9 @@ from ..cases import Case
 from ..judge.columns import as_kept
 from ..judge.verdict import compare, expectation
 from ..run.calls import bench_of
-from ..suite.specification import Arguments, Expected, Specification
+from ..suite.called import Arguments
+from ..suite.expected import Expected
+from ..suite.specification import Specification
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from ssmspec_ref.contract import Capability, NumericContract
 
 from ..cases import Case
 from ..judge.shrink import within
-from ..suite.specification import Arguments, Specification
+from ..suite.called import Arguments
+from ..suite.specification import Specification
 from .changed_inputs import candidates, covered, reference
 from .changed_outputs import MANY, patterns
 from .leaves import leaves

@@ -23,7 +23,8 @@ from ssmspec_ref.records import rows as rows_of
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import Pool
 
-from ..suite.specification import Arguments, Expected, weights
+from ..suite.called import Arguments, weights
+from ..suite.expected import Expected
 from .columns import as_kept
 
 Call = Callable[[Arguments], tuple[Any, ...] | None]

@@ -11,7 +11,9 @@ from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.errors import SpecError
 
 from ..isolation.spent import SPENT
-from ..suite.specification import Arguments, Expected, Specification
+from ..suite.called import Arguments
+from ..suite.expected import Expected
+from ..suite.specification import Specification
 
 
 @dataclass

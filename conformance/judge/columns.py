@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..suite.specification import Expected
+from ..suite.expected import Expected
 
 
 def as_kept(expected: Sequence[Expected], outputs: Sequence[Any]) -> list[Expected]:

@@ -31,7 +31,9 @@ from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
-from ..suite.specification import Arguments, Expected, Specification, weights
+from ..suite.called import Arguments, weights
+from ..suite.expected import Expected
+from ..suite.specification import Specification
 from .bitwise import taken
 from .random_sums import limit, pairs
 

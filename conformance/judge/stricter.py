@@ -16,7 +16,8 @@ import numpy as np
 from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract
 
 from ..cases import Case
-from ..suite.specification import Expected, Specification
+from ..suite.expected import Expected
+from ..suite.specification import Specification
 
 MATTERS = 4.0
 STRICT = NumericContract()

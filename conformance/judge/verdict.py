@@ -28,7 +28,9 @@ from ..diagnose.pieces import piece_at
 from ..errors import OtherWeights
 from ..run.calls import Answer, Bench, Foreign, bench_of, fingerprint, foreign, leaves
 from ..run.sessions import opened
-from ..suite.specification import Arguments, Expected, Specification, weights
+from ..suite.called import Arguments, weights
+from ..suite.expected import Expected
+from ..suite.specification import Specification
 from . import bitwise, rounding, stricter
 from .columns import as_kept
 from .draw import stored

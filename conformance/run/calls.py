@@ -29,8 +29,9 @@ from ..errors import ConformanceError
 from ..isolation.memory import taken
 from ..isolation.text import clean, name, told
 from ..judge.raised import REFUSED
-from ..suite.far_inputs import FarInputs, far_along
-from ..suite.specification import Arguments, Came, Specification, unchanged
+from ..suite.called import Arguments, Came, unchanged
+from ..suite.options.far_inputs import FarInputs, far_along
+from ..suite.specification import Specification
 
 PLAIN = "biufc"
 """Kinds of numeric NumPy arrays."""

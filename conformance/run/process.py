@@ -32,7 +32,8 @@ from ..isolation.spent import SPENT
 from ..isolation.text import clean, name
 from ..judge.raised import REFUSED
 from ..suite import SPECIFICATIONS
-from ..suite.specification import Arguments, Came, Specification
+from ..suite.called import Arguments, Came
+from ..suite.specification import Specification
 from .calls import Answer, Foreign
 from .worker import environment
 

@@ -22,8 +22,12 @@ from ssmspec_ref.tree import PADDING
 
 from ..cases import Case
 from ..judge.draw import DEAD, Draw, poisoned
-from .graph.replayed import with_graph
-from .specification import Arguments, Beside, Came, Expected, Further, Specification, unread
+from .called import Arguments, Came
+from .expected import Expected
+from .graph.replayed import Replayed
+from .options.option import with_options
+from .specification import Specification
+from .tables import Beside, Further, unread
 
 GRID = 2**24
 NEAR, BESIDE = Fraction(1, 2**16), 2**11
@@ -291,7 +295,8 @@ def _specification(name: str, draw: Any, expect: Any, **given: Any) -> Specifica
         "run": run,
     }
     plain = Specification(operation=f"acceptance.{name}", draw=draw, expect=expect, **shared | given)
-    return with_graph(plain, *(({"b": 5}, {"budget": "any", "tree": tree}, "normal") for tree in ("branch", "chain")))
+    trees = tuple(({"b": 5}, {"budget": "any", "tree": tree}, "normal") for tree in ("branch", "chain"))
+    return with_options(plain, Replayed(trees))
 
 
 SPECIFICATIONS = (

@@ -18,10 +18,14 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths
 
 from ..cases import Case
 from ..judge.draw import DEAD, PLAUSIBLE, Draw, poisoned, stored
-from .graph.replayed import with_graph
+from .called import Arguments, pure
+from .expected import Expected, allowed, oracles
+from .graph.replayed import Replayed
+from .options.option import with_options
 from .production import EDGES, heads, rows
-from .specification import Arguments, Beside, Expected, Further, Specification, allowed, divides, oracles, pure, unread
+from .specification import Specification
 from .speculate import accepted
+from .tables import Beside, Further, divides, unread
 
 BLOCK = 16
 """Slots of the smallest block in which an online softmax may process the cache."""
@@ -208,4 +212,4 @@ _VERIFY, _COMPACT = (
         run=pure,
     ),
 )
-SPECIFICATIONS = tuple(with_graph(of, ({"b": 5}, {}, "gentle")) for of in (_VERIFY, _COMPACT))
+SPECIFICATIONS = tuple(with_options(of, Replayed((({"b": 5}, {}, "gentle"),))) for of in (_VERIFY, _COMPACT))

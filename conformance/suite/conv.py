@@ -12,22 +12,13 @@ from ssmspec_ref.tree import paths as tree_paths
 
 from ..cases import Case
 from ..judge.draw import DEAD, PLAUSIBLE, Draw, stored
-from .far_inputs import with_far_inputs
-from .graph.replayed import with_graph_over_slots
+from .called import Arguments, pure
+from .expected import Expected, expecting
+from .options.on_states import on_states
+from .options.option import with_options
 from .production import LONGER, lengths, rows, tiles
-from .repeats import with_repeats
-from .slots import with_slots
-from .specification import (
-    Arguments,
-    Expected,
-    Further,
-    Specification,
-    expecting,
-    pure,
-    unread,
-    without_tokens,
-    without_tokens_of,
-)
+from .specification import Specification
+from .tables import Further, unread, without_tokens, without_tokens_of
 
 BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
 ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
@@ -197,12 +188,13 @@ WIDE: tuple[Further, ...] = tuple(
 
 def _specification(name: str, **fields: Any) -> Specification:
     options, dead = fields.pop("options", OPTIONS), fields.pop("dead", PLAUSIBLE)
-    return with_graph_over_slots(with_repeats(with_slots(with_far_inputs(Specification(
+    plain = Specification(
         operation=f"conv.{name}", base=fields.pop("base", BASE), rows=fields.pop("rows", ROWS), options=options,
         further=fields.pop("further", FURTHER), production=(*fields.pop("production", PRODUCTION), *unread(UNREAD, **dead)),
         deep=fields.pop("deep", DEEP_SIZES), sources=SOURCES, families=("normal", "wide"), run=pure, rare=dead,
         ok=lambda sizes: sizes["w"] >= 2, **fields,
-    ))), {"c": 2}))  # fmt: skip
+    )  # fmt: skip
+    return with_options(plain, *on_states(None, {"c": 2}))
 
 
 SPECIFICATIONS = (

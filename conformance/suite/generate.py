@@ -17,7 +17,9 @@ from ssmspec_ref.contract import Capability, NumericContract
 from ..cases import Case
 from ..errors import WrongCounts
 from ..judge.draw import Draw
-from .specification import Arguments, Came, Expected, Specification
+from .called import Arguments, Came
+from .expected import Expected
+from .specification import Specification
 
 TOKENS = 64
 

@@ -23,10 +23,13 @@ from ssmspec_ref.shapes import Array, Residual
 
 from ..cases import Case
 from ..judge.draw import Draw
+from .called import Arguments, Came, copied
+from .expected import Expected, allowed, oracles, orders
 from .kinds.weights import SOURCES, WINDOWS, Kind
 from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
-from .specification import Arguments, Came, Expected, Further, Specification, allowed, copied, of_axes, oracles, orders
+from .specification import Specification
+from .tables import Further, of_axes
 from .weights_used import check_used
 
 

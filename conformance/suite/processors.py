@@ -34,7 +34,10 @@ from ssmspec_ref.shapes import Array
 
 from ..cases import Case
 from ..judge.draw import Draw
-from .specification import Arguments, Beside, Expected, Further, Specification, allowed, oracles, pure
+from .called import Arguments, pure
+from .expected import Expected, allowed, oracles
+from .specification import Specification
+from .tables import Beside, Further
 
 NARROW_RANK, NARROW_MASS, NARROW_LOGIT = 2.0**-10, 2.0**-14, 2.0**-16
 EVEN = 4

@@ -7,7 +7,7 @@ Groups are two where two divide the heads, which is what most models have, and o
 
 from collections.abc import Iterator, Mapping
 
-from .specification import Further
+from .tables import Further
 
 ROWS = (4, 8, 16, 64)
 """Rows of a batch that the tables lack: multiples of 4."""

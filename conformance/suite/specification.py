@@ -4,9 +4,7 @@ A case is one choice of sizes, options, family and seed. Tables give a base and 
 a failure names its cause; mixed rows, drawn once from the row's number, cover combinations.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,60 +12,22 @@ from zlib import crc32
 
 import numpy as np
 
-from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, WithWeights
+from ssmspec_ref.contract import Capability, Limits, NumericContract
 from ssmspec_ref.options.words import nearest
-from ssmspec_ref.shapes import Array
 
 from ..cases import Case, identify, split
 from ..errors import UnknownCase
-from ..judge.draw import PLAUSIBLE, finite
+from ..judge.draw import finite
+from .called import Arguments, Came
 from .cover import cover, no_powers_of_two
-from .weights_used import in_place
+from .expected import Expected
+from .tables import Beside, Further, mixed
 
 DRAWN = {"standard": 2, "deep": 40}
 """Cases of each operation that are drawn when a run starts."""
 TRIES, LARGEST_DRAWN = 400, 3000
 """Draws of which those that fit are taken; elements of a drawn case, by the product of its sizes."""
 TIERS = ("smoke", "standard", "deep")
-
-
-@dataclass(frozen=True)
-class Expected:
-    """One expected output: the oracle's value, the error bound of the declared contract, and the mask of compared elements.
-
-    `axes` names the axes of the arrays; `state` marks states, `recurrent` those stored in the contract's state format;
-    `judged` is False at padding and no-ops. `whole` marks integers of any size, which no format of numbers holds.
-    """
-
-    name: str
-    axes: str
-    value: Array
-    bound: Array
-    state: bool = False
-    recurrent: bool = False
-    judged: Array | None = None
-    whole: bool = False
-
-
-def unseen(name: str, axes: str, shape: tuple[int, ...]) -> Expected:
-    """An output of which only the shape and the type are tested."""
-    zero, never = np.zeros(shape), np.zeros((1,) * len(shape), dtype=bool)
-    return Expected(name, axes, zero, zero, judged=never)
-
-
-Arguments = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Came:
-    """What an implementation returned: its outputs; the weights that it really used, if it reports them, or what it found in
-    its prefix cache, if that is less than it might be (`life.states`); how many drafts it proposed and accepted, if it says
-    so; and which of the outputs its later calls changed."""
-
-    outputs: tuple[Any, ...]
-    used: Any = None
-    drafts: tuple[int, int] | None = None
-    changed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -300,29 +260,6 @@ class Specification:
         return "" if family in self.families else nearest(family, self.families)
 
 
-Further = tuple[Mapping[str, int], Mapping[str, str], str]
-"""Sizes that differ from the base, options that differ from the default, and the family."""
-
-
-class Beside(dict[str, str]):
-    """The options of a case, and `others`, of which it has those that the operation and the limits of an adapter offer."""
-
-    def __init__(self, options: Mapping[str, str], others: Mapping[str, str]) -> None:
-        super().__init__(options)
-        self.others = dict(others)
-
-
-def mixed(options: Mapping[str, tuple[str, ...]], turn: int) -> dict[str, str]:
-    """A value that is not the first of about half of the options, in the next turn of the other half; of an option of three
-    values or more in each turn another one."""
-    last = {name: len(values) - 1 for name, values in options.items() if values[1:]}
-    return {
-        name: options[name][1 + turn % most]
-        for place, (name, most) in enumerate(last.items())
-        if most > 1 or (place + turn) % 2 == 0
-    }
-
-
 RECURRENT = ("step", "scan", "scan_masked", "scan_packed", "verify_tree")
 MANY_ROWS: dict[str, int] = {"b": 17, "t": 17}
 MANY_TOKENS = 66
@@ -385,146 +322,6 @@ def _sizes(of: "Specification", wide: bool, name: str, value: str, number: int) 
 
 OWN_CASES = {"slots": ("far",), "far": ("tokens", "heads", "channels"), "repeat": ("often",), "graph": ("replayed",)}
 """Values that have separate cases, of sizes that suit them: they never replace a default that is left out."""
-
-
-Output = tuple[str, str, str]
-"""The name of an output, its axes, and "S" for a recurrent state, "M" for a window of the convolution, "" otherwise."""
-
-
-UNBOUNDED: ContextVar[bool] = ContextVar("UNBOUNDED", default=False)
-"""Whether `expecting` leaves out the bounds, which take most of its time: they are 0."""
-
-
-@contextmanager
-def unbounded() -> Iterator[None]:
-    """In the block the reference computes values only; for a search that has the bounds already. Never judge with them."""
-    token = UNBOUNDED.set(True)
-    try:
-        yield
-    finally:
-        UNBOUNDED.reset(token)
-
-
-def expecting(
-    oracle: Callable[..., tuple[Array, ...]],
-    bound: Callable[..., Any],
-    outputs: tuple[Output, ...],
-    judged: Callable[[Arguments], list[Array | None]] | None = None,
-) -> Callable[[Arguments, NumericContract, Any], list[Expected]]:
-    """The expected outputs of a pure operation: the oracle's values, each with the contract's bound plus the oracle's own.
-
-    `bound(*arguments, contract)` gives for each output how far an implementation of a contract may deviate from exact
-    arithmetic.
-    """
-
-    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
-        arguments = in_place(arguments, used, contract)
-        values = oracle(*arguments)
-        masks = judged(arguments) if judged else [None] * len(outputs)
-        if UNBOUNDED.get():
-            return [
-                Expected(name, axes, value, np.zeros(value.shape), bool(role), role == "S", mask)
-                for (name, axes, role), value, mask in zip(outputs, values, masks, strict=True)
-            ]
-        bounds = zip(*(bound(*arguments, c) for c in (contract, *oracles(contract))), strict=True)
-        return [
-            Expected(name, axes, value, allowed([pair.error for pair in pairs], contract), bool(role), role == "S", mask)
-            for (name, axes, role), value, pairs, mask in zip(outputs, values, bounds, masks, strict=True)
-        ]
-
-    return expect
-
-
-def oracles(contract: NumericContract) -> tuple[NumericContract, ...]:
-    """The contract of the oracle, whose own error is added if an implementation is float64 too."""
-    return (FLOAT64,) if contract.accumulate == "fp64" else ()
-
-
-def orders(contract: NumericContract) -> tuple[NumericContract, ...]:
-    """The declared order and the sequential one, for runs over several calls, whose bounds are added.
-
-    A run may be chunked in one call and sequential in the next. The recurrences are affine in the state, so an error left by
-    one call is propagated as in the whole run's bound for that order, and the error added by the next call is within the
-    whole run's bound for the other order. The state is stored after every call.
-    """
-    stored = replace(contract, stored_every_token=True)
-    return (stored,) if contract.order == "sequential" else (stored, replace(stored, order="sequential"))
-
-
-def allowed(errors: list[Array], contract: NumericContract) -> Array:
-    """The sum of bounds. For a narrower format the oracle's own bound is u_64 / u of it, at most 2^-29; 2^-24 is added."""
-    total: Array = np.sum(errors, axis=0)
-    return total if contract.accumulate == "fp64" else total * (1 + 2.0**-24)
-
-
-def copied(came: Any) -> Any:
-    """A copy of the outputs, so that later writes of the implementation to its buffers have no effect."""
-    return came.copy() if isinstance(came, np.ndarray) else came
-
-
-class Handed:
-    """What an object handed out in its calls: each output copied when it came, and the array itself."""
-
-    def __init__(self) -> None:
-        self.copies: list[Any] = []
-        self.own: list[Any] = []
-
-    def take(self, came: Any) -> None:
-        self.copies.append(copied(came))
-        self.own.append(came)
-
-    def came(self) -> Came:
-        """The copies, and which of the arrays are no longer like theirs."""
-        pairs = enumerate(zip(self.own, self.copies, strict=True))
-        return Came(tuple(self.copies), changed=tuple(n for n, (own, copy) in pairs if not unchanged(own, copy)))
-
-
-def unchanged(own: Any, copy: Any) -> bool:
-    return not isinstance(own, np.ndarray) or np.array_equal(own, copy, equal_nan=own.dtype.kind == "f")
-
-
-def weights(argument: Any) -> bool:
-    """Whether an argument is the weights of a layer, which stay the same between calls and are the same for all rows."""
-    return type(argument).__name__.endswith(("Params", "Mixer", "Layer"))
-
-
-def poison(subject: Any) -> None:
-    """Ask a subject that has a method for it to write NaN into its memory that is not in use."""
-    if callable(write := getattr(subject, "poison", None)):
-        write()
-
-
-def pure(capability: Capability, arguments: Arguments) -> Came:
-    """Call a pure operation."""
-    got = capability.run(*arguments)
-    if isinstance(got, WithWeights):
-        return Came(got.outputs, got.params)
-    return Came(got if isinstance(got, tuple) else (got,))
-
-
-def of_axes(axes: Container[str], sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of these axes only: a recurrence without heads has no g and h, a prompt nothing after it."""
-    return {axis: size for axis, size in sizes.items() if axis in axes}
-
-
-def without_tokens(sizes: Mapping[str, int]) -> dict[str, int]:
-    """The sizes of a step, without a token axis."""
-    return {axis: size for axis, size in sizes.items() if axis != "t"}
-
-
-def without_tokens_of(further: tuple[Further, ...]) -> tuple[Further, ...]:
-    """The further cases of a step, without a token axis."""
-    return tuple((without_tokens(sizes), options, family) for sizes, options, family in further)
-
-
-def unread(*further: Further, dead: tuple[str, ...] = PLAUSIBLE["dead"]) -> tuple[Further, ...]:
-    """Each case with every value of the option `dead` but the first."""
-    return tuple((sizes, {**options, "dead": value}, family) for sizes, options, family in further for value in dead[1:])
-
-
-def divides(whole: str, part: str) -> Callable[[Mapping[str, int]], bool]:
-    """Requires one axis to be a multiple of the other."""
-    return lambda sizes: sizes[whole] % sizes[part] == 0
 
 
 def _drawn_size(rng: np.random.Generator, low: int, high: int, known: set[int]) -> int:

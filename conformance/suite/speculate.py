@@ -28,25 +28,15 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ..cases import Case
 from ..judge.draw import DEAD, Draw, poisoned, stored, stored_state
+from .called import Arguments, Came, copied, poison
+from .expected import Expected, allowed, oracles, orders, unseen
 from .kinds.weights import Kind
 from .production import HISTORY, SETTLED
 from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
 from .recurrences.paths import LONGEST, back, behind, ends, paths
-from .specification import (
-    Arguments,
-    Came,
-    Expected,
-    Further,
-    Specification,
-    allowed,
-    copied,
-    oracles,
-    orders,
-    poison,
-    unread,
-    unseen,
-)
+from .specification import Specification
+from .tables import Further, unread
 
 
 @dataclass(frozen=True)

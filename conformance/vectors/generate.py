@@ -28,7 +28,8 @@ from ..faults.catalogue import FAULTS
 from ..faults.fault import Fault
 from ..judge.verdict import judge
 from ..suite import PURE
-from ..suite.specification import Arguments, Specification
+from ..suite.called import Arguments
+from ..suite.specification import Specification
 from .index import Expected, Flag, Index, Vector
 from .tensors import compact, dump, named, read, upwards
 

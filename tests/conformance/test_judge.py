@@ -12,7 +12,7 @@ from conformance.errors import OtherWeights
 from conformance.judge.verdict import compare, expectation, judge, measure
 from conformance.run.calls import GAPS, fingerprint, leaves, placed, tail
 from conformance.suite import find
-from conformance.suite.specification import Expected
+from conformance.suite.expected import Expected
 from conformance.suite.weights_used import check_used
 from ssmspec_ref import conv, ssd
 from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract, Verdict, WithWeights

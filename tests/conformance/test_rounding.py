@@ -9,7 +9,7 @@ import pytest
 from conformance.faults.memory import state_formats
 from conformance.judge import rounding
 from conformance.judge.verdict import judge
-from conformance.suite.specification import Expected
+from conformance.suite.expected import Expected
 from ssmspec_ref import state_format
 from ssmspec_ref.contract import Capability, Limits, NumericContract, StateStorage, Verdict
 from ssmspec_ref.errors import ParameterError

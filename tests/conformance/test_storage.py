@@ -6,7 +6,7 @@ import pytest
 from conformance.judge.draw import stored
 from conformance.judge.storage import ENOUGH, narrower
 from conformance.judge.verdict import compare
-from conformance.suite.specification import Expected
+from conformance.suite.expected import Expected
 from ssmspec_ref.contract import NumericContract, Storage, Verdict
 
 RNG = np.random.default_rng(5)

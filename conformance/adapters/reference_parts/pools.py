@@ -13,7 +13,7 @@ from ssmspec_ref.records import arrays
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FarPool, FreshPool, Pool, is_far
 
-from ...suite.far_inputs import LETTERS, dims, far_along
+from ...suite.options.far_inputs import LETTERS, dims, far_along
 
 WAYS = Limits({"slots": ("rows", "shuffled", "padded", "apart", "far")})
 FRESH = Limits({"slots": (*WAYS.options["slots"], "fresh")})

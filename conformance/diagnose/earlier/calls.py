@@ -14,7 +14,7 @@ from ...judge.clock import Clock
 from ...judge.verdict import LEFT_OVER, compare, expectation
 from ...run.calls import bench_of
 from ...run.sessions import opened
-from ...suite.repeats import Often
+from ...suite.options.repeats import Often
 from ...suite.specification import Specification
 from ..extent import ordinal
 

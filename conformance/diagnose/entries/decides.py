@@ -20,7 +20,8 @@ from ...judge.shrink import within
 from ...judge.verdict import compare
 from ...run.calls import bench_of
 from ...run.sessions import opened
-from ...suite.specification import Arguments, Specification
+from ...suite.called import Arguments
+from ...suite.specification import Specification
 from ..extent import ordinal
 from ..observe import Observation, judged, observe
 from .filled import filled

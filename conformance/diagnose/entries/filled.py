@@ -9,7 +9,7 @@ from ssmspec_ref.contract import NumericContract
 from ssmspec_ref.shapes import Array
 
 from ...judge.draw import POISON, stored
-from ...suite.specification import Arguments
+from ...suite.called import Arguments
 from ..leaves import changed, leaves
 
 SHARES = (1.0, 0.875, 0.75, 0.625, 0.9375)

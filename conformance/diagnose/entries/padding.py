@@ -7,7 +7,7 @@ import numpy as np
 from ssmspec_ref.shapes import Array
 
 from ...cases import Case
-from ...suite.specification import Arguments
+from ...suite.called import Arguments
 from ..leaves import Leaf, leaves
 
 

@@ -15,7 +15,7 @@ from ssmspec_ref.shapes import Array
 from ssmspec_ref.tree import PADDING
 
 from ...cases import Case
-from ...suite.specification import Arguments
+from ...suite.called import Arguments
 from ..leaves import Leaf, changed, leaves
 
 EMPTY = -1

@@ -22,7 +22,8 @@ from ssmspec_ref.contract import FLOAT64, Capability, NumericContract
 from ...adapters import reference
 from ...judge.clock import Clock
 from ...run.calls import bench_of
-from ...suite.specification import Expected, Specification, unbounded
+from ...suite.expected import Expected, unbounded
+from ...suite.specification import Specification
 from ..changed_inputs import WHOLE, agreement, close
 from ..observe import Observation, judged
 from .edits import STEPS, Edit, edits, guarded

@@ -13,8 +13,9 @@ from ssmspec_ref.records import along, rows
 from ssmspec_ref.shapes import Array, Path
 
 from ...mistakes.operators import at_least, without_the_root
+from ...suite.called import Arguments
+from ...suite.expected import Expected
 from ...suite.recurrences.paths import behind, ends, paths
-from ...suite.specification import Arguments, Expected
 from .named import EACH, Made, Named, Of
 
 ACCEPTED: dict[str, Callable[[int, int], int]] = {

@@ -9,7 +9,7 @@ from ssmspec_ref.errors import ParameterError
 from ssmspec_ref.shapes import Array
 
 from ...mistakes.operators import of_rows, put, state_of_the_nonempty
-from ...suite.specification import Arguments
+from ...suite.called import Arguments
 from ..leaves import changed
 from .named import Made, Named, Of
 from .step_sizes import step_taken

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from ...mistakes.mistake import parameters
-from ...suite.specification import Arguments
+from ...suite.called import Arguments
 from ..leaves import Leaf, changed, leaves
 
 Made = Iterator[tuple[str, Callable[[Arguments], Arguments]]]

@@ -11,7 +11,8 @@ from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.shapes import Array
 
 from ...mistakes.operators import of_rows
-from ...suite.specification import Arguments, Expected
+from ...suite.called import Arguments
+from ...suite.expected import Expected
 from ..leaves import changed, leaves
 from .named import Made, Named, by_name
 

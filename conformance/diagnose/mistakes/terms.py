@@ -9,7 +9,8 @@ from ssmspec_ref.contract import UNIT_ROUNDOFF
 from ssmspec_ref.shapes import Array
 
 from ...mistakes.operators import at_least, one
-from ...suite.specification import Arguments, Expected
+from ...suite.called import Arguments
+from ...suite.expected import Expected
 from ..leaves import changed, leaves, unchecked
 from .named import EACH, Made, Named, Of, by_name
 from .step_sizes import bias, skip

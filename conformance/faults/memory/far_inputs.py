@@ -11,7 +11,7 @@ from ssmspec_ref.slots import is_far
 
 from ...adapters.reference_parts.pools import as_far
 from ...mistakes.mistake import before
-from ...suite.far_inputs import LETTERS, far_along
+from ...suite.options.far_inputs import LETTERS, far_along
 from ..fault import planted
 
 WRAP = 1 << 32

@@ -13,7 +13,7 @@ import numpy as np
 from ssmspec_ref.shapes import Array
 
 from ...mistakes.mistake import after, before
-from ...suite.specification import Expected
+from ...suite.expected import Expected
 from ..fault import FP32, planted
 from ..recurrences.arithmetic import right, rounded
 

@@ -12,10 +12,13 @@ from ssmspec_ref.contract import CAPTURED, Capability, Graph, LaunchedWindows, N
 
 from ...cases import Case
 from ...errors import GraphError
-from ..specification import Arguments, Came, Expected, Further, Handed, Specification, weights
+from ..called import Arguments, Came, Handed, weights
+from ..expected import Expected
+from ..options.option import Option
+from ..specification import Specification
+from ..tables import Further
 from .replays import Replays
 
-GRAPH = {"graph": CAPTURED}
 SEEDS = (5002, 5003)
 """What is added to a case's seed for the other calls: 1 and 2 modulo 3, so that other rows are padding."""
 
@@ -29,17 +32,28 @@ class Others:
     captured: bool = True
 
 
-def with_graph(of: Specification, *cases: Further) -> Specification:
-    """The specification of a pure operation with the option `graph`, which only a `Graph` is tested with."""
+@dataclass(frozen=True)
+class Replayed(Option):
+    """A pure operation as a graph, which only a `Graph` is tested with, in these cases."""
 
-    def draw(case: Case, contract: NumericContract) -> Arguments:
+    some: tuple[Further, ...] = ()
+    name, source, off = "graph", "bug class SCHED", CAPTURED[0]
+
+    def values(self, of: Specification) -> tuple[str, ...]:
+        return CAPTURED[1:]
+
+    def cases(self, of: Specification) -> tuple[Further, ...]:
+        return tuple((sizes, {**options, "graph": "replayed"}, family) for sizes, options, family in self.some)
+
+    def marks(self, arguments: Arguments) -> bool:
+        return isinstance(arguments[-1], Others)
+
+    def draw(self, of: Specification, case: Case, contract: NumericContract) -> Arguments:
         first = of.draw(case, contract)
-        if not replayed(case):
-            return first
         others = (of.draw(replace(case, seed=case.seed + more), contract) for more in SEEDS)
         return *first, Others(tuple(same_weights(first, other) for other in others))
 
-    def run(capability: Capability, arguments: Arguments) -> Came:
+    def run(self, of: Specification, capability: Capability, arguments: Arguments) -> Came:
         graph, replays = graph_of(capability), Replays(graph_of(capability).capture)
         again = replace(capability, run=lambda *given: replays("", graph.prepare(*given)))
         handed, used = Handed(), None
@@ -50,24 +64,29 @@ def with_graph(of: Specification, *cases: Further) -> Specification:
                 handed.take(output)
         return replace(handed.came(), used=used)
 
-    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    def expect(self, of: Specification, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         return [
             replace(want, name=f"{want.name} of replay {number}")
             for number, call in enumerate(calls_of(arguments), 1)
             for want in of.expect(call, contract, used)
         ]
 
-    return asking(of, cases, draw, run, expect)
+
+class ReplayedOverSlots(Replayed):
+    """The same of an operation on states: rows with and without a pool, with padding and with fresh rows."""
+
+    def cases(self, of: Specification) -> tuple[Further, ...]:
+        ways = ("rows", *(way for way in ("shuffled", "padded", "fresh") if way in of.values["slots"]))
+        return tuple(({"b": 5}, {"slots": way, "graph": "replayed"}, of.families[0]) for way in ways)
 
 
-def with_graph_of_windows(of: Specification, *cases: Further) -> Specification:
-    """The specification of an operation over windows with the option `graph`."""
+class ReplayedWindows(Replayed):
+    """The same of an operation over windows, whose methods are captured."""
 
-    def draw(case: Case, contract: NumericContract) -> Arguments:
-        given = of.draw(case, contract)
-        return (*given, Others()) if replayed(case) else given
+    def draw(self, of: Specification, case: Case, contract: NumericContract) -> Arguments:
+        return *of.draw(case, contract), Others()
 
-    def run(capability: Capability, arguments: Arguments) -> Came:
+    def run(self, of: Specification, capability: Capability, arguments: Arguments) -> Came:
         graph = graph_of(capability)
 
         def opened(S: Any, params: Any) -> LaunchedWindows:
@@ -75,10 +94,8 @@ def with_graph_of_windows(of: Specification, *cases: Further) -> Specification:
 
         return of.run(replace(capability, run=opened), arguments[:-1])
 
-    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    def expect(self, of: Specification, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         return of.expect(arguments[:-1], contract, used)
-
-    return asking(of, cases, draw, run, expect)
 
 
 def calls_of(arguments: Arguments) -> tuple[Arguments, ...]:
@@ -87,28 +104,8 @@ def calls_of(arguments: Arguments) -> tuple[Arguments, ...]:
     return tuple(first), *others.calls
 
 
-def with_graph_over_slots(of: Specification) -> Specification:
-    """`with_graph` of an operation on states: rows with and without a pool, with padding and with fresh rows."""
-    ways = ("rows", *(way for way in ("shuffled", "padded", "fresh") if way in of.values["slots"]))
-    return with_graph(of, *(({"b": 5}, {"slots": way}, of.families[0]) for way in ways))
-
-
 def replayed(case: Case) -> bool:
     return case.options.get("graph") == "replayed"
-
-
-def asking(of: Specification, cases: tuple[Further, ...], draw: Any, run: Any, expect: Any) -> Specification:
-    """The specification with the option and these cases of it, in which `run` calls and `expect` gives what is expected."""
-
-    def either(captured: Any, plain: Any, given: int) -> Any:
-        """Of a call whose last argument is `Others`, `captured`. The arguments are those of a function's number `given`."""
-        return lambda *rest: (captured if isinstance(rest[given][-1], Others) else plain)(*rest)
-
-    own = tuple((sizes, {**options, "graph": "replayed"}, family) for sizes, options, family in cases)
-    return replace(
-        of, draw=draw, run=either(run, of.run, 1), expect=either(expect, of.expect, 0), rare={**of.rare, **GRAPH},
-        production=(*of.production, *own), sources={**of.sources, "graph": "bug class SCHED"},
-    )  # fmt: skip
 
 
 def same_weights(first: Arguments, other: Arguments) -> Arguments:

@@ -10,7 +10,7 @@ from ssmspec_ref.layers.mixer import DeltaGates, DeltaMixer
 from ssmspec_ref.layers.norm import GatedNorm
 
 from ...judge.draw import STEP, Draw, stored
-from ..specification import divides
+from ..tables import divides
 from .weights import CONV, Kind, conv, eps, half, linear, scale, windowed
 
 OPTIONS = {"gate": ("silu", "sigmoid"), "beta": ("one", "two")} | CONV

@@ -8,7 +8,7 @@ from ssmspec_ref.layers.norm import GatedNorm
 from ssmspec_ref.ssd import SSDParams
 
 from ...judge.draw import Draw
-from ..specification import Further
+from ..tables import Further
 from .weights import CONV, Kind, conv, eps, half, linear, scale, step_bias, windowed
 
 OPTIONS = {

@@ -13,7 +13,7 @@ from ssmspec_ref.records import Record
 from ssmspec_ref.shapes import Array
 
 from ...judge.draw import STEP, Draw
-from ..specification import Further
+from ..tables import Further
 
 CONV: dict[str, tuple[str, ...]] = {"conv_bias": ("on", "off"), "conv_act": ("on", "off"), "proj_bias": ("off", "on")}
 WINDOWS = ({"t": 1}, {"t": 9, "j": 1}, {"b": 1, "t": 3}, {"w": 2, "j": 5}, {"b": 3, "t": 17})

@@ -26,9 +26,12 @@ from ssmspec_ref.shapes import Array
 
 from ...cases import Case
 from ...judge.draw import Draw
+from ..called import Arguments, Came, copied, poison
+from ..expected import Expected, allowed, oracles, orders
 from ..kinds.weights import Kind
 from ..recurrences import KINDS, RECURRENCES
-from ..specification import Arguments, Came, Expected, Further, Specification, allowed, copied, oracles, orders, poison
+from ..specification import Specification
+from ..tables import Further
 from . import ranks, script
 from .script import Place, Step
 

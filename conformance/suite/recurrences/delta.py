@@ -10,7 +10,7 @@ from ssmspec_ref.shapes import Array
 from ...judge.draw import Draw, stored
 from ..kinds.delta import KINDS
 from ..production import LONGER, every, heads, lengths, tiles
-from ..specification import Further, divides
+from ..tables import Further, divides
 from .recurrence import Recurrence, beside, handing_on
 
 BASE = {"b": 2, "t": 7, "g": 2, "h": 4, "k": 5, "v": 3}

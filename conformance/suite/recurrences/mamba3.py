@@ -11,7 +11,7 @@ from ssmspec_ref.shapes import Array
 from ...judge.draw import RATE, Draw, stored
 from ..kinds.mamba3 import KINDS
 from ..production import LONGER, heads, lengths
-from ..specification import Further
+from ..tables import Further
 from .recurrence import Recurrence, Sizes
 
 BASE = {"b": 2, "t": 7, "g": 2, "h": 4, "p": 3, "n": 8, "r": 1, "f": 2}

@@ -21,11 +21,14 @@ from ssmspec_ref.shapes import Array
 
 from ...cases import Case
 from ...judge.draw import DEAD, Draw
-from ..graph.replayed import replayed, with_graph_over_slots
+from ..called import Arguments, pure
+from ..expected import Expected, allowed, oracles
+from ..graph.replayed import replayed
+from ..options.on_states import on_states
+from ..options.option import with_options
 from ..production import rows
-from ..repeats import with_repeats
-from ..slots import with_slots
-from ..specification import Arguments, Expected, Further, Specification, allowed, oracles, pure, unread
+from ..specification import Specification
+from ..tables import Further, unread
 from ..weights_used import in_place
 from .recurrence import Recurrence
 
@@ -79,36 +82,31 @@ class Packed:
 
     @cached_property
     def specification(self) -> Specification:
-        plain = with_repeats(
-            with_slots(
-                Specification(
-                    operation=f"{self.of.name}.scan_packed",
-                    base={**self.of.base, "b": 5},
-                    rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
-                    options={"fresh": ("some", "none"), **self.of.options},
-                    rare={"lengths": ("turns", "gaps", "whole", "edges"), **DEAD},
-                    families=("gentle", "normal", "strong", "wide"),
-                    sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
-                    draw=self.draw,
-                    expect=self.expect,
-                    run=pure,
-                    ok=self.of.ok,
-                    further=(*FURTHER, *self.of.largest),
-                    production=(
-                        *self.of.production,
-                        *rows({**self.of.tiny, "t": 3}),
-                        *whole(self.of.tiny, (63, 127, 128)),
-                        ({**self.of.tiny, "b": len(BESIDE_EDGES), "t": 128}, {"lengths": "edges"}, "gentle"),
-                        *DEAD_STATES,
-                        ({**self.of.tiny, "b": 11, "t": 2}, {"lengths": "edges", "slots": "apart"}, "gentle"),
-                    ),
-                    deep=(*self.of.deep, *whole(self.of.tiny, (129, 255, 511, 512))),
-                ),
-                self.of.state,
+        tiny = self.of.tiny
+        plain = Specification(
+            operation=f"{self.of.name}.scan_packed",
+            base={**self.of.base, "b": 5},
+            rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
+            options={"fresh": ("some", "none"), **self.of.options},
+            rare={"lengths": ("turns", "gaps", "whole", "edges"), **DEAD},
+            families=("gentle", "normal", "strong", "wide"),
+            sources={**self.of.sources, "fresh": "bug class SLOT-SCOPE"},
+            draw=self.draw,
+            expect=self.expect,
+            run=pure,
+            ok=self.of.ok,
+            further=(*FURTHER, *self.of.largest),
+            production=(
+                *self.of.production,
+                *rows({**tiny, "t": 3}),
+                *whole(tiny, (63, 127, 128)),
+                ({**tiny, "b": len(BESIDE_EDGES), "t": 128}, {"lengths": "edges"}, "gentle"),
+                *DEAD_STATES,
+                ({**tiny, "b": 11, "t": 2}, {"lengths": "edges", "slots": "apart"}, "gentle"),
             ),
-            self.of.tiny,
+            deep=(*self.of.deep, *whole(tiny, (129, 255, 511, 512))),
         )
-        return with_graph_over_slots(plain)
+        return with_options(plain, *on_states(self.of.state, tiny))
 
 
 def sequences(run: Any, bounds: Array) -> Iterator[tuple[int, Any]]:

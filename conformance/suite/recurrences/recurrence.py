@@ -17,12 +17,13 @@ from ssmspec_ref.tree import paths as tree_paths
 
 from ...cases import Case
 from ...judge.draw import PLAUSIBLE, Draw
-from ..far_inputs import with_far_inputs
-from ..graph.replayed import with_graph_over_slots
+from ..called import Arguments, pure
+from ..expected import expecting
 from ..kinds.weights import Kind
-from ..repeats import with_repeats
-from ..slots import with_slots
-from ..specification import Arguments, Further, Specification, expecting, pure, unread, without_tokens, without_tokens_of
+from ..options.on_states import on_states
+from ..options.option import with_options
+from ..specification import Specification
+from ..tables import Further, unread, without_tokens, without_tokens_of
 from .paths import ends, paths
 
 Sizes = Mapping[str, int]
@@ -136,8 +137,8 @@ class Recurrence:
             shared |= {"production": (*self.production, *self.runs), "deep": self.deep}
             shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
             every = {**self.options, **given.pop("more", {})}
-            plain = with_far_inputs(Specification(operation=f"{self.name}.{operation}", options=every, **shared | given))
-            return with_graph_over_slots(with_repeats(with_slots(plain, self.state), self.tiny))
+            plain = Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)
+            return with_options(plain, *on_states(self.state, self.tiny))
 
         definition = self.definition
         return (

@@ -6,7 +6,7 @@ from ssmspec_ref.selective import SelectiveParams, SelectiveWindow
 from ...judge.draw import Draw
 from ..kinds.mamba1 import KINDS
 from ..production import LONGER, every, lengths, rows, tiles
-from ..specification import Further
+from ..tables import Further
 from .recurrence import Recurrence
 
 BASE = {"b": 2, "t": 7, "d": 6, "n": 4}

@@ -8,7 +8,7 @@ from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow
 from ...judge.draw import Draw
 from ..kinds.shortconv import KINDS
 from ..production import EDGES, LONGER, every, lengths, rows, tiles
-from ..specification import Further
+from ..tables import Further
 from .recurrence import Recurrence
 
 BASE = {"b": 2, "t": 7, "d": 5, "q": 2}

@@ -7,7 +7,7 @@ from ssmspec_ref.ssd import SSDParams, SSDWindow
 from ...judge.draw import Draw
 from ..kinds.mamba2 import KINDS
 from ..production import LONGER, every, heads, lengths, tiles
-from ..specification import Further, divides
+from ..tables import Further, divides
 from .recurrence import Recurrence, beside, handing_on
 
 BASE = {"b": 2, "t": 7, "g": 2, "h": 6, "p": 5, "n": 4}

@@ -26,28 +26,13 @@ from ssmspec_ref.shapes import Ancestors, Array, Lengths, Mask, Parents, Path
 
 from ...cases import Case
 from ...judge.draw import PLAUSIBLE, Draw
-from ..graph.replayed import with_graph_of_windows
+from ..called import Arguments, Came, Handed, poison
+from ..expected import Expected, allowed, oracles, orders, unseen
+from ..graph.replayed import ReplayedWindows
+from ..options.option import with_options
 from ..production import HISTORY, SETTLED
 from ..production import rows as production_rows
-from ..specification import (
-    Arguments,
-    Beside,
-    Came,
-    Expected,
-    Further,
-    Handed,
-    Specification,
-    allowed,
-    mixed,
-    of_axes,
-    oracles,
-    orders,
-    poison,
-    unread,
-    unseen,
-    without_tokens,
-    without_tokens_of,
-)
+from ..specification import Specification
 from ..speculate import (
     ACCEPT,
     ALONE,
@@ -63,6 +48,7 @@ from ..speculate import (
     accepted,
     chain_between,
 )
+from ..tables import Beside, Further, mixed, of_axes, unread, without_tokens, without_tokens_of
 from .paths import LONGEST, back, behind, ends, paths
 from .recurrence import Recurrence
 
@@ -219,7 +205,7 @@ class Windows:
             fields["further"] = tuple((of_axes(fields["base"], changed), *rest) for changed, *rest in fields["further"])
             of = Specification(operation=f"{self.of.name}.{operation}", **fields)
             long = {"b": 1, "j": 12 if "t" in of.base else 30}
-            return with_graph_of_windows(of, ({"b": 3}, {}, "gentle"), (long, {"read": "last"}, "gentle"))
+            return with_options(of, ReplayedWindows((({"b": 3}, {}, "gentle"), (long, {"read": "last"}, "gentle"))))
 
         tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}
         wide = {axis: 32 if axis == "h" else 2 for axis in tiny}

@@ -21,7 +21,10 @@ from ssmspec_ref.shapes import Array
 from ...cases import Case
 from ...judge.draw import PLAUSIBLE, Draw, stored
 from .. import acceptance
-from ..specification import Arguments, Beside, Expected, Further, Specification, unread
+from ..called import Arguments
+from ..expected import Expected
+from ..specification import Specification
+from ..tables import Beside, Further, unread
 
 TOP, LARGE = 3.0, 9
 """The largest logit of a node; rows of a small batch."""

@@ -21,7 +21,10 @@ from ssmspec_ref.shapes import Array
 from ...cases import Case
 from ...judge.draw import Draw
 from ..acceptance import LARGE_ID, run
-from ..specification import Arguments, Expected, Further, Specification
+from ..called import Arguments
+from ..expected import Expected
+from ..specification import Specification
+from ..tables import Further
 
 LONGEST = {"three": 3, "one": 1, "five": 5}
 

@@ -17,7 +17,10 @@ from ssmspec_ref.contract import NumericContract
 from ...cases import Case
 from ...judge.draw import Draw
 from .. import processors
-from ..specification import Arguments, Expected, Further, Specification, pure
+from ..called import Arguments, pure
+from ..expected import Expected
+from ..specification import Specification
+from ..tables import Further
 
 DRAWN: dict[str, tuple[float, ...]] = {
     "temperature": (0.7, 3.0, 0.0, 1.5),

@@ -36,8 +36,10 @@ from ...errors import WrongCounts
 from ...judge.draw import Draw
 from ...judge.random_sums import limit, pairs
 from ..acceptance import fractions, on_grid
+from ..called import Arguments, Came
+from ..expected import Expected
 from ..generate import counted
-from ..specification import Arguments, Came, Expected, Specification
+from ..specification import Specification
 
 EACH, RUNS = 5000, 100
 """Rows for each of b, since fewer would show nothing, and most counts of runs."""

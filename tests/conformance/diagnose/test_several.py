@@ -13,7 +13,7 @@ from conformance.diagnose.observe import observe
 from conformance.report.failure_groups import grouped
 from conformance.run import causes
 from conformance.suite import find
-from conformance.suite.specification import Expected
+from conformance.suite.expected import Expected
 from ssmspec_ref import conv, ssd
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array

@@ -16,8 +16,12 @@ from ssmspec_ref.records import each
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import far
 
-from ..cases import Case
-from .specification import Arguments, Came, Expected, Further, Specification
+from ...cases import Case
+from ..called import Arguments, Came
+from ..expected import Expected
+from ..specification import Specification
+from ..tables import Further, of_axes
+from .option import Option
 
 LETTERS = {"tokens": "t", "heads": "gh", "channels": "cd"}
 """The axes that are far apart, by their letters in `shapes`."""
@@ -38,31 +42,37 @@ class FarInputs:
         return replace(self, inputs=each(lambda a: far_along(a, axis) if (axis := next(axes)) >= 0 else a, self.inputs))
 
 
-def with_far_inputs(of: Specification) -> Specification:
-    """The specification of a scan with the option `far`, which adapters must ask for; of other operations as it is."""
-    if not of.operation.endswith(".scan"):
-        return of
-    offered = tuple(way for way, letters in LETTERS.items() if set(letters) & set(of.base))
+class Far(Option):
+    """The inputs of a scan far apart, which adapters must ask for."""
 
-    def draw(case: Case, contract: NumericContract) -> Arguments:
+    name, source, off = "far", "bug class INDEX", "none"
+
+    def values(self, of: Specification) -> tuple[str, ...]:
+        scan = of.operation.endswith(".scan")
+        return tuple(way for way, letters in LETTERS.items() if scan and set(letters) & set(of.base))
+
+    def cases(self, of: Specification) -> tuple[Further, ...]:
+        few = of_axes(of.base, dict.fromkeys("tghcd", COUNT))
+        return tuple((few, {"far": way}, of.families[0]) for way in self.values(of))
+
+    def marks(self, arguments: Arguments) -> bool:
+        return isinstance(arguments[1], FarInputs)
+
+    def draw(self, of: Specification, case: Case, contract: NumericContract) -> Arguments:
         S, inputs, *rest = of.draw(case, contract)
-        way = case.options.get("far", "none")
-        return S, inputs if way == "none" else marked(inputs, LETTERS[way]), *rest
+        return S, marked(inputs, LETTERS[case.options["far"]]), *rest
 
-    def run(capability: Capability, arguments: Arguments) -> Came:
-        S, given, *rest = arguments
-        return of.run(capability, (S, given.inputs if isinstance(given, FarInputs) else given, *rest))
+    def run(self, of: Specification, capability: Capability, arguments: Arguments) -> Came:
+        return of.run(capability, near(arguments))
 
-    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
-        S, given, *rest = arguments
-        return of.expect((S, given.inputs if isinstance(given, FarInputs) else given, *rest), contract, used)
+    def expect(self, of: Specification, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+        return of.expect(near(arguments), contract, used)
 
-    few = {axis: COUNT for axis in "tghcd" if axis in of.base}
-    cases: tuple[Further, ...] = tuple((few, {"far": way}, of.families[0]) for way in offered)
-    return replace(
-        of, draw=draw, run=run, expect=expect, rare={**of.rare, "far": ("none", *offered)},
-        production=(*of.production, *cases), sources={**of.sources, "far": "bug class INDEX"},
-    )  # fmt: skip
+
+def near(arguments: Arguments) -> Arguments:
+    """The arguments with the inputs themselves."""
+    S, given, *rest = arguments
+    return S, given.inputs, *rest
 
 
 def marked(inputs: Any, letters: str) -> FarInputs:

@@ -19,6 +19,7 @@ new states. Slots that no row writes must be unchanged, bit for bit; outputs of 
 In cases of the last family, whose inputs are given three times, the rows of the second call are in other slots.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,13 +29,17 @@ from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.slots import FarPool, FreshPool, Pool
 
-from ..cases import Case
-from ..judge.draw import DEAD, Draw, stored, stored_state
-from .specification import Arguments, Beside, Came, Expected, Further, Specification, beside, crossed, mixed, of_axes
+from ...cases import Case
+from ...judge.draw import DEAD, Draw, stored, stored_state
+from ..called import Arguments, Came
+from ..expected import Expected
+from ..specification import Specification, beside, crossed
+from ..tables import Beside, Further, mixed, of_axes
+from .option import Option
 
 MANY = {"b": 17, "t": 66}
 """More rows than a byte has bits, and more tokens than a chunk of 64, of an operation that has no such case otherwise."""
-SLOTS = {"slots": ("rows", "shuffled", "padded", "apart", "far", "fresh", "none")}
+WAYS = ("shuffled", "padded", "apart", "far", "fresh", "none")
 
 
 @dataclass(frozen=True)
@@ -44,45 +49,49 @@ class NoStates:
     states: Array
 
 
-def with_slots(of: Specification, axes: str | None = None) -> Specification:
-    """The specification of an operation with the option `slots`, which adapters must ask for (`contract.ASKED`).
+@dataclass(frozen=True)
+class Slots(Option):
+    """The option `slots`, which adapters must ask for (`contract.ASKED`).
 
     `axes` are those of the state, None for a window, which is kept in the format of inputs.
     """
 
-    def draw(case: Case, contract: NumericContract) -> Arguments:
-        S, *rest = of.draw(case, contract)
-        way = case.options.get("slots", "rows")
-        if way == "none":
-            return NoStates(np.zeros_like(S)), *rest
-        return S if way == "rows" else pool(Draw(case, contract), S, way, axes), *rest
+    axes: str | None = None
+    name, off = "slots", "rows"
+    source = "bug classes PAD-SLOT, SLOT-SCOPE, SLOT-REUSE, PREFIX-CKPT, INDEX"
 
-    def run(capability: Capability, arguments: Arguments) -> Came:
+    def values(self, of: Specification) -> tuple[str, ...]:
+        """A packed run marks its fresh sequences itself."""
+        packed, prompts = of.operation.endswith("_packed"), of.operation.endswith((".scan", ".scan_masked"))
+        left_out = {"far": not returns_pool(of), "fresh": packed, "none": not prompts}
+        return tuple(way for way in WAYS if not left_out.get(way))
+
+    def rare(self, of: Specification) -> Mapping[str, tuple[str, ...]]:
+        return {**(DEAD if "fresh" in self.values(of) else {}), **super().rare(of)}
+
+    def cases(self, of: Specification) -> tuple[Further, ...]:
+        return further(of, self.values(of))
+
+    def marks(self, arguments: Arguments) -> bool:
+        return isinstance(arguments[0], Pool | NoStates)
+
+    def draw(self, of: Specification, case: Case, contract: NumericContract) -> Arguments:
+        S, *rest = of.draw(case, contract)
+        way = case.options["slots"]
+        held = NoStates(np.zeros_like(S)) if way == "none" else pool(Draw(case, contract), S, way, self.axes)
+        return held, *rest
+
+    def run(self, of: Specification, capability: Capability, arguments: Arguments) -> Came:
         held, *rest = arguments
         return of.run(capability, (None if isinstance(held, NoStates) else held, *rest))
 
-    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    def expect(self, of: Specification, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         held, *rest = arguments
         if isinstance(held, NoStates):
             return of.expect((held.states, *rest), contract, used)
-        if not isinstance(held, Pool):
-            return of.expect(arguments, contract, used)
         live = row_of_tokens(held.write >= 0, arguments) if of.operation.endswith("_packed") else held.write >= 0
-        found = of.expect((held.rows, *rest), contract, used)
-        return [in_pool(e, held) if e.state else among(e, live, of.operation) for e in found]
-
-    return replace(
-        of, draw=draw, expect=expect, run=run, production=(*of.production, *further(of)),
-        rare={**(DEAD if "fresh" in ways(of) else {}), **of.rare, "slots": ways(of)},
-        sources={**of.sources, "slots": "bug classes PAD-SLOT, SLOT-SCOPE, SLOT-REUSE, PREFIX-CKPT, INDEX"},
-    )  # fmt: skip
-
-
-def ways(of: Specification) -> tuple[str, ...]:
-    """The values of `slots` that an operation has. A packed run marks its fresh sequences itself."""
-    packed, prompts = of.operation.endswith("_packed"), of.operation.endswith((".scan", ".scan_masked"))
-    left_out = {"far": not returns_pool(of), "fresh": packed, "none": not prompts}
-    return tuple(way for way in SLOTS["slots"] if not left_out.get(way))
+        outputs = of.expect((held.rows, *rest), contract, used)
+        return [in_pool(e, held) if e.state else among(e, live, of.operation) for e in outputs]
 
 
 def returns_pool(of: Specification) -> bool:
@@ -90,7 +99,7 @@ def returns_pool(of: Specification) -> bool:
     return not of.operation.endswith("_tree")
 
 
-def further(of: Specification) -> tuple[Further, ...]:
+def further(of: Specification, ways: tuple[str, ...]) -> tuple[Further, ...]:
     """A batch of five rows in each way, one of a single row, and one that is called again with other slots; three rows far
     apart; calls without states before and after others; rows that move without a token."""
     sizes, first, last = {"b": 5}, of.families[0], of.families[-1]
@@ -106,7 +115,7 @@ def further(of: Specification) -> tuple[Further, ...]:
         "none": ((sizes, {"slots": "none"}, first), (sizes, {"slots": "none"}, last)),
     }
     return (
-        *(one for way in ways(of) for one in some.get(way, ())),
+        *(one for way in ways for one in some.get(way, ())),
         (many, Beside({"slots": "shuffled"}, second_mix), first),
         (sizes, {"slots": "shuffled"}, last),
         (sizes, {"slots": "padded"}, first),

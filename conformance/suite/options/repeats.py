@@ -13,10 +13,13 @@ import numpy as np
 
 from ssmspec_ref.contract import Capability, NumericContract
 
-from ..cases import Case
-from .specification import Arguments, Came, Expected, Specification, of_axes
+from ...cases import Case
+from ..called import Arguments, Came
+from ..expected import Expected
+from ..specification import Specification
+from ..tables import Further, of_axes
+from .option import Option
 
-REPEAT = {"repeat": ("once", "often")}
 OFTEN = 130
 """Past a count of calls in 7 bits."""
 
@@ -29,29 +32,33 @@ class Often:
     times: int = OFTEN
 
 
-def with_repeats(of: Specification, tiny: Mapping[str, int]) -> Specification:
-    """The specification of a pure operation with one small case whose call is repeated."""
+@dataclass(frozen=True)
+class Repeat(Option):
+    """A pure operation whose call is repeated, in one small case."""
 
-    def draw(case: Case, contract: NumericContract) -> Arguments:
+    tiny: Mapping[str, int]
+    name, source, off = "repeat", "bug class SCHED", "once"
+
+    def values(self, of: Specification) -> tuple[str, ...]:
+        return ("often",)
+
+    def cases(self, of: Specification) -> tuple[Further, ...]:
+        return ((of_axes(of.base, {**self.tiny, "b": 1, "t": 2}), {"repeat": "often"}, of.families[0]),)
+
+    def marks(self, arguments: Arguments) -> bool:
+        return isinstance(arguments[0], Often)
+
+    def draw(self, of: Specification, case: Case, contract: NumericContract) -> Arguments:
         S, *rest = of.draw(case, contract)
-        return Often(S) if case.options.get("repeat") == "often" else S, *rest
+        return Often(S), *rest
 
-    def run(capability: Capability, arguments: Arguments) -> Came:
+    def run(self, of: Specification, capability: Capability, arguments: Arguments) -> Came:
         S, *rest = arguments
-        if not isinstance(S, Often):
-            return of.run(capability, arguments)
         return farthest([of.run(capability, copy.deepcopy((S.S, *rest))) for _ in range(S.times)])
 
-    def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
+    def expect(self, of: Specification, arguments: Arguments, contract: NumericContract, used: Any) -> list[Expected]:
         S, *rest = arguments
-        return of.expect((S.S if isinstance(S, Often) else S, *rest), contract, used)
-
-    sizes = of_axes(of.base, {**tiny, "b": 1, "t": 2})
-    return replace(
-        of, draw=draw, expect=expect, run=run, rare={**of.rare, **REPEAT},
-        production=(*of.production, (sizes, {"repeat": "often"}, of.families[0])),
-        sources={**of.sources, "repeat": "bug class SCHED"},
-    )  # fmt: skip
+        return of.expect((S.S, *rest), contract, used)
 
 
 def farthest(calls: list[Came]) -> Came:

@@ -1,0 +1,1 @@
+"""Options that many operations have."""
