@@ -9,49 +9,32 @@ from ssmspec_ref.shapes import Array
 
 from ...judge.draw import Draw, stored
 from ..kinds.delta import KINDS
-from ..production import LONGER, every, heads, lengths, tiles
-from ..tables import Further, divides
+from ..tables import divides
 from .recurrence import Recurrence, beside, handing_on
+from .table import Table
 
-BASE = {"b": 2, "t": 7, "g": 2, "h": 4, "k": 5, "v": 3}
-ROWS = (
-    {"t": 1},
-    {"g": 1, "h": 3},
-    {"g": 3, "h": 3, "v": 7},
-    {"b": 1, "t": 65},
-    {"b": 5, "t": 2, "k": 1},
-    {"k": 16, "v": 9, "t": 33},
+TABLE = Table(
+    base={"b": 2, "t": 7, "g": 2, "h": 4, "k": 5, "v": 3},
+    rows=(
+        {"t": 1},
+        {"g": 1, "h": 3},
+        {"g": 3, "h": 3, "v": 7},
+        {"b": 1, "t": 65},
+        {"b": 5, "t": 2, "k": 1},
+        {"k": 16, "v": 9, "t": 33},
+    ),
+    state=("k", "v"),
+    beyond=(({"k": 256, "v": 256}, {}, "gentle"), ({"g": 13, "h": 65}, {}, "gentle")),
+    some=(
+        ({"b": 1, "t": 3, "g": 1, "h": 2, "k": 128, "v": 128}, {}, "gentle"),
+        ({"b": 1, "t": 2, "g": 1, "h": 2, "k": 72, "v": 100}, {}, "gentle"),
+        ({"g": 3, "h": 18, "k": 8, "v": 8}, {}, "gentle"),  # a square state, whose transpose has the same shape
+        ({"k": 16, "v": 9}, {}, "wide"),  # small keys in more than one channel
+        ({"t": 17}, {"sparse": "on"}, "gentle"),  # tokens that write nothing, or before which nothing decays: so many that
+        # in every draw running sums of the other tokens round differently before and after one
+    ),
+    model=(({"b": 1, "t": 2, "g": 2, "h": 32, "k": 64, "v": 128}, {}, "gentle"),),
 )
-LARGEST: tuple[Further, ...] = (
-    ({"b": 1, "t": 2, "g": 1, "h": 1, "k": 256, "v": 256}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 13, "h": 65, "k": 2, "v": 2}, {}, "gentle"),
-    ({"b": 65, "t": 2, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle"),
-)
-"""More than one tile of channels, of heads, of rows."""
-TILES: tuple[Further, ...] = (
-    ({"b": 1, "t": 3, "g": 1, "h": 2, "k": 128, "v": 128}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 1, "h": 2, "k": 72, "v": 100}, {}, "gentle"),
-    ({"b": 17, "t": 2}, {}, "gentle"),
-    ({"g": 3, "h": 18, "k": 8, "v": 8}, {}, "gentle"),
-    ({"k": 16, "v": 9}, {}, "wide"),
-    *LARGEST,
-    ({"t": 17}, {"sparse": "on"}, "gentle"),
-)
-"""Sizes between these; a square state, whose transpose has the same shape; small keys in more than one channel; and tokens
-that write nothing, or before which nothing decays: so many that in every draw running sums of the other tokens round
-differently before and after one."""
-LONG: Further = ({"b": 1, "t": 520, "g": 1, "h": 1, "k": 2, "v": 2}, {}, "gentle")
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG)
-"""Sizes with more tokens too; full tiles of tokens."""
-TINY = {"g": 1, "h": 1, "k": 2, "v": 3}
-PRODUCTION: tuple[Further, ...] = (
-    *heads({"k": 2, "v": 3}),
-    *tiles("k", "v", {"g": 1, "h": 2}),
-    ({"b": 1, "t": 2, "g": 2, "h": 32, "k": 64, "v": 128}, {}, "gentle"),
-)
-"""One as a model has them."""
-RUNS: tuple[Further, ...] = tuple(lengths(TINY))
-DEEP: tuple[Further, ...] = (*lengths(TINY, LONGER), *every({"g": 1}, ("h", "k", "v")))
 RARE = {"sparse": ("off", "on")}
 """Of three tokens one has a log decay of 0 and one a beta of 0; neither is padding."""
 OPTIONS = {"gate": ("head", "channel"), "l2_norm": ("on", "off"), "scale": ("default", "given"), "beta": ("one", "two")}
@@ -116,7 +99,5 @@ def parts(layer: DeltaMixer) -> tuple[tuple[int, int], ...]:
 
 RECURRENCE: Recurrence = Recurrence(
     "delta", delta, error_bounds.delta, window, params, "b h k v", ("o", "b t h v"),
-    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS,
-    ok=divides("h", "g"), rare=RARE, alone=alone, grouped=ROWS[1:3], largest=LARGEST,
-    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP, parts=parts,
+    TABLE, OPTIONS, SOURCES, layers=KINDS, ok=divides("h", "g"), rare=RARE, alone=alone, parts=parts,
 )  # fmt: skip

@@ -10,11 +10,9 @@ from ssmspec_ref.shapes import Array
 
 from ...judge.draw import RATE, Draw, stored
 from ..kinds.mamba3 import KINDS
-from ..production import LONGER, heads, lengths
-from ..tables import Further
-from .recurrence import Recurrence, Sizes
+from .recurrence import Recurrence
+from .table import Sizes, Table
 
-BASE = {"b": 2, "t": 7, "g": 2, "h": 4, "p": 3, "n": 8, "r": 1, "f": 2}
 ROWS = (
     {"t": 1},
     {"g": 1, "h": 3, "f": 4},
@@ -27,27 +25,25 @@ ROWS = (
 )
 """Half of the channels turn, and all of them; a square state; fewer ranks than heads, and more than states."""
 MIMO = {"pairs": "halves", "maps": "on", "z": "on"}
-LARGEST: tuple[Further, ...] = (
-    ({"b": 1, "t": 2, "g": 1, "h": 1, "p": 64, "n": 128, "f": 32, "r": 4}, MIMO, "gentle"),
-    ({"b": 1, "t": 2, "g": 1, "h": 65, "p": 2, "n": 4, "f": 1}, {}, "gentle"),
-    ({"b": 65, "t": 2, "g": 1, "h": 1, "p": 2, "n": 4, "f": 1}, {}, "gentle"),
+TABLE = Table(
+    base={"b": 2, "t": 7, "g": 2, "h": 4, "p": 3, "n": 8, "r": 1, "f": 2},
+    rows=ROWS,
+    least={"p": 2, "n": 4, "f": 1},
+    beyond=(
+        ({"p": 64, "n": 128, "f": 32, "r": 4}, MIMO, "gentle"),  # those of the published models
+        ({"h": 65}, {}, "gentle"),
+    ),
+    some=(
+        ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 16, "n": 64, "f": 32}, {}, "gentle"),
+        ({"r": 4, "f": 4}, MIMO, "gentle"),
+        ({"r": 4, "f": 2}, MIMO, "normal"),
+    ),
+    longer=(({"b": 1, "t": 65, "r": 2}, MIMO, "gentle"),),
+    model=(({"b": 1, "t": 2, "g": 1, "h": 8, "p": 64, "n": 128, "f": 32}, {"z": "on"}, "gentle"),),
+    heads=(8, 16, 33, 64),
+    chunks=(130,),
+    narrow=ROWS[1:4],
 )
-"""Channels, states, angles and rank of the published models; more than one tile of heads and of rows."""
-TILES: tuple[Further, ...] = (
-    ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 16, "n": 64, "f": 32}, {}, "gentle"),
-    ({"b": 17, "t": 2}, {}, "gentle"),
-    ({"r": 4, "f": 4}, MIMO, "gentle"),
-    ({"r": 4, "f": 2}, MIMO, "normal"),
-    *LARGEST,
-)
-FURTHER = (*TILES, ({"b": 1, "t": 130}, {}, "gentle"), ({"b": 1, "t": 65, "r": 2}, MIMO, "gentle"))
-TINY = {"g": 1, "h": 1, "p": 2, "n": 4, "f": 1, "r": 1}
-PRODUCTION: tuple[Further, ...] = (
-    *heads({"p": 2, "n": 4, "f": 1}, (8, 16, 33, 64)),
-    ({"b": 1, "t": 2, "g": 1, "h": 8, "p": 64, "n": 128, "f": 32}, {"z": "on"}, "gentle"),
-)
-RUNS: tuple[Further, ...] = tuple(lengths(TINY))
-DEEP: tuple[Further, ...] = tuple(lengths(TINY, LONGER))
 OPTIONS = {
     "pairs": ("neighbours", "halves"),
     "D": ("head", "off"),
@@ -120,6 +116,5 @@ def alone(window: Mamba3Window, params: Mamba3Params) -> tuple[Mamba3Mixer, Mixe
 
 RECURRENCE: Recurrence = Recurrence(
     "mamba3", mamba3, error_bounds.mamba3, window, params, "b h pn+f+rn+p", ("y", "b t h p"),
-    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS, ok=ok, alone=alone, grouped=ROWS[1:4],
-    largest=LARGEST, tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+    TABLE, OPTIONS, SOURCES, layers=KINDS, ok=ok, alone=alone,
 )  # fmt: skip

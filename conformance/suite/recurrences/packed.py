@@ -82,11 +82,11 @@ class Packed:
 
     @cached_property
     def specification(self) -> Specification:
-        tiny = self.of.tiny
+        table, tiny = self.of.table, self.of.table.tiny
         plain = Specification(
             operation=f"{self.of.name}.scan_packed",
-            base={**self.of.base, "b": 5},
-            rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *self.of.grouped),
+            base={**table.base, "b": 5},
+            rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *table.grouped),
             options={"fresh": ("some", "none"), **self.of.options},
             rare={"lengths": ("turns", "gaps", "whole", "edges"), **DEAD},
             families=("gentle", "normal", "strong", "wide"),
@@ -95,16 +95,16 @@ class Packed:
             expect=self.expect,
             run=pure,
             ok=self.of.ok,
-            further=(*FURTHER, *self.of.largest),
+            further=(*FURTHER, *table.largest),
             production=(
-                *self.of.production,
+                *table.production,
                 *rows({**tiny, "t": 3}),
                 *whole(tiny, (63, 127, 128)),
                 ({**tiny, "b": len(BESIDE_EDGES), "t": 128}, {"lengths": "edges"}, "gentle"),
                 *DEAD_STATES,
                 ({**tiny, "b": 11, "t": 2}, {"lengths": "edges", "slots": "apart"}, "gentle"),
             ),
-            deep=(*self.of.deep, *whole(tiny, (129, 255, 511, 512))),
+            deep=(*table.deep, *whole(tiny, (129, 255, 511, 512))),
         )
         return with_options(plain, *on_states(self.of.state, tiny))
 

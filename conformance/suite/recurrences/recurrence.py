@@ -25,8 +25,8 @@ from ..options.option import with_options
 from ..specification import Specification
 from ..tables import Further, unread, without_tokens, without_tokens_of
 from .paths import ends, paths
+from .table import Sizes, Table
 
-Sizes = Mapping[str, int]
 DEAD_TOKENS = unread(({}, {}, "gentle"), ({"b": 3}, {"live": "tail"}, "gentle"), ({"b": 3}, {"live": "head"}, "gentle"))
 DEAD_NODES = unread(({"b": 6, "t": 9}, {}, "gentle"))
 """No-ops between, after and before real tokens; trees of several sizes, and rows without one."""
@@ -37,13 +37,10 @@ class Recurrence:
     """One recurrence: its definition, its bounds, how window and parameters are drawn, the axes of its outputs, its table.
 
     `definition` is a module of the reference with `step` and `scan`, `bounds` one of the error bounds with `scan` and `tree`.
-    `output` is the name of the output and its axes over a window; `state` the axes of S. `further` are long cases, `tiles`
-    those of them that a tree uses, `layers` the kinds of layers with this recurrence. If `alone` is given, packed prompts and
-    windows are tested too, with the rows `grouped` and the cases `largest`, which exceed a tile. `alone` makes, from a window
-    and parameters, a mixer whose convolution passes its inputs through, and these inputs. `production` and `runs` are
-    sizes and lengths of production in the tier standard, `deep` those of the tier deep; `tiny` is a small state for long
-    histories. `parts` gives the parts of a mixer's channels of the convolution, if its heads can be cut apart by rank: the
-    number of heads or groups of each, and their width.
+    `output` is the name of the output and its axes over a window; `state` the axes of S; `layers` are the kinds of layers
+    with this recurrence. If `alone` is given, packed prompts and windows are tested too. `alone` makes, from a window and
+    parameters, a mixer whose convolution passes its inputs through, and these inputs. `parts` gives the parts of a mixer's
+    channels of the convolution, if its heads can be cut apart by rank: how many heads or groups each has, and their width.
     """
 
     name: str
@@ -53,22 +50,13 @@ class Recurrence:
     params: Callable[[Draw], Any]
     state: str
     output: tuple[str, str]
-    base: Sizes
-    rows: tuple[Sizes, ...]
-    tiles: tuple[Further, ...]
-    further: tuple[Further, ...]
+    table: Table
     options: Mapping[str, tuple[str, ...]]
     sources: Mapping[str, str]
     ok: Callable[[Sizes], bool] = lambda sizes: True
     rare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     layers: tuple[Kind, ...] = ()
     alone: Callable[[Any, Any], tuple[Mixer, MixerInputs]] | None = None
-    grouped: tuple[Sizes, ...] = ()
-    largest: tuple[Further, ...] = ()
-    tiny: Sizes = field(default_factory=dict)
-    production: tuple[Further, ...] = ()
-    runs: tuple[Further, ...] = ()
-    deep: tuple[Further, ...] = ()
     parts: Callable[[Any], tuple[tuple[int, int], ...]] | None = None
 
     def draw_scan(self, case: Case, contract: NumericContract) -> Arguments:
@@ -128,27 +116,33 @@ class Recurrence:
     @cached_property
     def specifications(self) -> tuple[Specification, ...]:
         """The four operations of the recurrence."""
-        base, rows, further = self.base, self.rows, self.further
+        table = self.table
         name, axes = self.output
         y, y_step, S = (name, axes, ""), (name, axes.replace(" t", ""), ""), ("S", self.state, "S")
 
         def made(operation: str, **given: Any) -> Specification:
-            shared: dict[str, Any] = {"base": base, "rows": rows, "further": further, "sources": self.sources, "run": pure}
-            shared |= {"production": (*self.production, *self.runs), "deep": self.deep}
+            shared: dict[str, Any] = {
+                "base": table.base,
+                "rows": table.rows,
+                "further": table.further,
+                "sources": self.sources,
+                "run": pure,
+            }
+            shared |= {"production": (*table.production, *table.runs), "deep": table.deep}
             shared |= {"families": ("gentle", "normal", "strong", "wide"), "rare": self.rare, "ok": self.ok}
             every = {**self.options, **given.pop("more", {})}
             plain = Specification(operation=f"{self.name}.{operation}", options=every, **shared | given)
-            return with_options(plain, *on_states(self.state, self.tiny))
+            return with_options(plain, *on_states(self.state, table.tiny))
 
         definition = self.definition
         return (
             made(
                 "step",
-                base=without_tokens(base),
-                rows=tuple(row for row in map(without_tokens, rows) if row),
-                further=without_tokens_of(further),
-                production=without_tokens_of(self.production),
-                deep=without_tokens_of(self.deep),
+                base=without_tokens(table.base),
+                rows=tuple(row for row in map(without_tokens, table.rows) if row),
+                further=without_tokens_of(table.further),
+                production=without_tokens_of(table.production),
+                deep=without_tokens_of(table.deep),
                 draw=self.draw_step,
                 expect=expecting(definition.step, self.bound_step, (y_step, S)),
             ),
@@ -156,7 +150,7 @@ class Recurrence:
             made(
                 "scan_masked",
                 more={"live": ("holes", "tail", "head")},
-                production=(*self.production, *self.runs[1:3], *DEAD_TOKENS),
+                production=(*table.production, *table.runs[1:3], *DEAD_TOKENS),
                 rare={**self.rare, **PLAUSIBLE},
                 draw=self.draw_masked,
                 expect=expecting(definition.scan, self.bound_scan, (y, S), lambda a: [self.judged(a[3]), None]),
@@ -164,10 +158,10 @@ class Recurrence:
             made(
                 "verify_tree",
                 more={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
-                production=(*self.production, *paths_of(self.tiny, (63, 64)), *DEAD_NODES),
+                production=(*table.production, *paths_of(table.tiny, (63, 64)), *DEAD_NODES),
                 rare={**self.rare, **PLAUSIBLE},
-                deep=(*self.production, *paths_of(self.tiny, (127, 128, 129))),
-                further=(*self.tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
+                deep=(*table.production, *paths_of(table.tiny, (127, 128, 129))),
+                further=(*table.tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
                 draw=self.draw_tree,
                 expect=expecting(self.along_paths, self.bound_tree, (y,), lambda a: [self.judged(tree.live(a[2]))]),
             ),

@@ -5,29 +5,21 @@ from ssmspec_ref.selective import SelectiveParams, SelectiveWindow
 
 from ...judge.draw import Draw
 from ..kinds.mamba1 import KINDS
-from ..production import LONGER, every, lengths, rows, tiles
-from ..tables import Further
 from .recurrence import Recurrence
+from .table import Table
 
-BASE = {"b": 2, "t": 7, "d": 6, "n": 4}
-ROWS = ({"t": 1}, {"d": 1, "n": 7}, {"b": 1, "t": 65}, {"b": 5, "t": 2, "n": 1}, {"d": 33, "n": 16})
-TILES: tuple[Further, ...] = (
-    ({"d": 130, "n": 16, "t": 3}, {}, "gentle"),
-    ({"b": 17, "t": 2}, {}, "gentle"),
-    ({"d": 8, "n": 8}, {}, "gentle"),
-    ({"d": 3, "n": 72, "t": 3}, {}, "gentle"),
-    ({"b": 1, "d": 260, "n": 2, "t": 2}, {}, "gentle"),
-    ({"b": 65, "d": 2, "n": 2, "t": 2}, {}, "gentle"),
+TABLE = Table(
+    base={"b": 2, "t": 7, "d": 6, "n": 4},
+    rows=({"t": 1}, {"d": 1, "n": 7}, {"b": 1, "t": 65}, {"b": 5, "t": 2, "n": 1}, {"d": 33, "n": 16}),
+    state=("d", "n"),
+    beyond=(({"d": 260}, {}, "gentle"),),
+    some=(
+        ({"d": 130, "n": 16, "t": 3}, {}, "gentle"),
+        ({"d": 8, "n": 8}, {}, "gentle"),  # a square state, whose transpose has the same shape
+        ({"d": 3, "n": 72, "t": 3}, {}, "gentle"),
+    ),
+    longer=(({}, {"z": "on"}, "wide"),),  # gates at both limits of their activation
 )
-"""More than one tile of channels, states, tokens and rows, the largest too; and a square state, whose transpose has the same
-shape."""
-LONG: Further = ({"b": 1, "d": 2, "n": 2, "t": 520}, {}, "gentle")
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG, ({}, {"z": "on"}, "wide"))
-"""Sizes with more tokens too; full tiles of tokens; gates at both limits of their activation."""
-TINY = {"d": 2, "n": 3}
-PRODUCTION: tuple[Further, ...] = (*tiles("d", "n", {}), *rows({**TINY, "t": 2}))
-RUNS: tuple[Further, ...] = tuple(lengths(TINY))
-DEEP: tuple[Further, ...] = (*lengths(TINY, LONGER), *every({}, ("d", "n")))
 OPTIONS = {"D": ("on", "off"), "z": ("off", "on"), "dt_bias": ("on", "off"), "softplus": ("on", "off")}
 SOURCES = {
     "": "arXiv:2312.00752, algorithm 2",
@@ -59,6 +51,5 @@ def window(draw: Draw) -> SelectiveWindow:
 
 RECURRENCE: Recurrence = Recurrence(
     "selective", selective, error_bounds.selective, window, params, "b d n", ("y", "b t d"),
-    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS,
-    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+    TABLE, OPTIONS, SOURCES, layers=KINDS,
 )  # fmt: skip

@@ -7,39 +7,32 @@ from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow
 
 from ...judge.draw import Draw
 from ..kinds.shortconv import KINDS
-from ..production import EDGES, LONGER, every, lengths, rows, tiles
-from ..tables import Further
+from ..production import EDGES, every, tiles
 from .recurrence import Recurrence
+from .table import Table
 
-BASE = {"b": 2, "t": 7, "d": 5, "q": 2}
-ROWS = (
-    {"t": 1},
-    {"d": 1, "q": 1},
-    {"q": 4, "t": 2},
-    {"b": 1, "t": 65},
-    {"b": 5, "t": 2, "q": 3},
-    {"d": 33, "q": 3},
-    {"d": 3, "q": 3},
-)
-"""Fewer tokens than columns, as many, and more; a square state, whose transpose has the same shape."""
-TILES: tuple[Further, ...] = (
-    ({"d": 130, "t": 3}, {}, "gentle"),
-    ({"b": 17, "t": 2}, {}, "gentle"),
-    ({"b": 1, "d": 260, "t": 2}, {}, "gentle"),
-    ({"b": 65, "d": 2, "t": 2}, {}, "gentle"),
-)
-"""More than one tile of channels and of rows, the largest too."""
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"))
-TINY = {"d": 2, "q": 2}
 NARROW = (1, 2, 3, 4, 5, 6, 7) * 2
-PRODUCTION: tuple[Further, ...] = (
-    *(({"b": 1, "t": 2, "d": d, "q": q}, {}, "gentle") for d, q in zip(EDGES, NARROW, strict=False)),
-    *rows({**TINY, "t": 2}),
-    ({"b": 1, "t": 2, "d": 2048}, {}, "gentle"),
+TABLE = Table(
+    base={"b": 2, "t": 7, "d": 5, "q": 2},
+    rows=(
+        {"t": 1},
+        {"d": 1, "q": 1},
+        {"q": 4, "t": 2},
+        {"b": 1, "t": 65},
+        {"b": 5, "t": 2, "q": 3},
+        {"d": 33, "q": 3},
+        {"d": 3, "q": 3},
+    ),  # fewer tokens than columns, as many, and more; a square state, whose transpose has the same shape
+    least={"d": 2, "q": 2},
+    beyond=(({"d": 260}, {}, "gentle"),),
+    some=(({"d": 130, "t": 3}, {}, "gentle"),),
+    model=(
+        *(({"b": 1, "t": 2, "d": d, "q": q}, {}, "gentle") for d, q in zip(EDGES, NARROW, strict=False)),
+        ({"b": 1, "t": 2, "d": 2048}, {}, "gentle"),  # the channels of LFM2-1.2B
+    ),
+    deepest=(*every({"q": 2}, ("d", "b")), *tiles("d", "q", {}, (1, 2, 3, 4, 7, 8))),
+    narrow=({"d": 1, "q": 1}, {"q": 4}),
 )
-"""The last has the channels of LFM2-1.2B."""
-RUNS: tuple[Further, ...] = tuple(lengths(TINY))
-DEEP: tuple[Further, ...] = (*lengths(TINY, LONGER), *every({"q": 2}, ("d", "b")), *tiles("d", "q", {}, (1, 2, 3, 4, 7, 8)))
 OPTIONS = {"bias": ("off", "on")}
 SOURCES = {
     "": "arXiv:2511.23404 (LFM2, the gated short convolution)",
@@ -65,6 +58,5 @@ def alone(window: ShortConvWindow, params: ShortConvParams) -> tuple[ShortConvMi
 
 RECURRENCE: Recurrence = Recurrence(
     "shortconv", shortconv, error_bounds.shortconv, window, params, "b d q", ("y", "b t d"),
-    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS, alone=alone, grouped=({"d": 1, "q": 1}, {"q": 4}),
-    largest=TILES[2:], tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP,
+    TABLE, OPTIONS, SOURCES, layers=KINDS, alone=alone,
 )  # fmt: skip

@@ -6,46 +6,31 @@ from ssmspec_ref.ssd import SSDParams, SSDWindow
 
 from ...judge.draw import Draw
 from ..kinds.mamba2 import KINDS
-from ..production import LONGER, every, heads, lengths, tiles
-from ..tables import Further, divides
+from ..tables import divides
 from .recurrence import Recurrence, beside, handing_on
+from .table import Table
 
-BASE = {"b": 2, "t": 7, "g": 2, "h": 6, "p": 5, "n": 4}
-ROWS = (
-    {"t": 1},
-    {"g": 1, "h": 3},
-    {"g": 4, "h": 4, "n": 7},
-    {"b": 1, "t": 65, "g": 3},
-    {"b": 3, "t": 33, "p": 1, "n": 16},
-    {"b": 5, "t": 2, "n": 1},
-    {"p": 17, "n": 33},
+TABLE = Table(
+    base={"b": 2, "t": 7, "g": 2, "h": 6, "p": 5, "n": 4},
+    rows=(
+        {"t": 1},
+        {"g": 1, "h": 3},
+        {"g": 4, "h": 4, "n": 7},
+        {"b": 1, "t": 65, "g": 3},
+        {"b": 3, "t": 33, "p": 1, "n": 16},
+        {"b": 5, "t": 2, "n": 1},
+        {"p": 17, "n": 33},
+    ),
+    state=("p", "n"),
+    beyond=(({"p": 130, "n": 256}, {}, "gentle"), ({"g": 8, "h": 80}, {}, "gentle")),
+    some=(
+        ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 64, "n": 128}, {}, "gentle"),
+        ({"b": 1, "t": 2, "g": 1, "h": 2, "p": 72, "n": 100}, {}, "gentle"),
+        ({"g": 3, "h": 18, "p": 8, "n": 8}, {}, "gentle"),  # a square state, whose transpose has the same shape
+    ),
+    longer=(({}, {"z": "on"}, "wide"),),  # gates at both limits of their activation
+    model=(({"b": 1, "t": 2, "g": 2, "h": 32, "p": 64, "n": 128}, {}, "gentle"),),
 )
-LARGEST: tuple[Further, ...] = (
-    ({"b": 1, "t": 2, "g": 1, "h": 1, "p": 130, "n": 256}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 8, "h": 80, "p": 2, "n": 2}, {}, "gentle"),
-    ({"b": 65, "t": 2, "g": 1, "h": 1, "p": 2, "n": 2}, {}, "gentle"),
-)
-"""More than one tile of channels and states, of heads, of rows."""
-TILES: tuple[Further, ...] = (
-    ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 64, "n": 128}, {}, "gentle"),
-    ({"b": 1, "t": 2, "g": 1, "h": 2, "p": 72, "n": 100}, {}, "gentle"),
-    ({"b": 17, "t": 2}, {}, "gentle"),
-    ({"g": 3, "h": 18, "p": 8, "n": 8}, {}, "gentle"),
-    *LARGEST,
-)
-"""Sizes between these; and a square state, whose transpose has the same shape."""
-LONG: Further = ({"b": 1, "t": 520, "g": 1, "h": 1, "p": 2, "n": 2}, {}, "gentle")
-FURTHER = (*TILES, ({"b": 1, "t": 257}, {}, "gentle"), ({"b": 1, "t": 256}, {}, "gentle"), LONG, ({}, {"z": "on"}, "wide"))
-"""Sizes with more tokens too; full tiles of tokens; gates at both limits of their activation."""
-TINY = {"g": 1, "h": 1, "p": 2, "n": 3}
-PRODUCTION: tuple[Further, ...] = (
-    *heads({"p": 2, "n": 3}),
-    *tiles("p", "n", {"g": 1, "h": 2}),
-    ({"b": 1, "t": 2, "g": 2, "h": 32, "p": 64, "n": 128}, {}, "gentle"),
-)
-"""One as a model has them."""
-RUNS: tuple[Further, ...] = tuple(lengths(TINY))
-DEEP: tuple[Further, ...] = (*lengths(TINY, LONGER), *every({"g": 1}, ("h", "p", "n")))
 OPTIONS = {
     "D": ("head", "channel", "off"),
     "z": ("off", "on"),
@@ -99,7 +84,5 @@ def parts(layer: SSDMixer) -> tuple[tuple[int, int], ...]:
 
 RECURRENCE: Recurrence = Recurrence(
     "ssd", ssd, error_bounds.ssd, window, params, "b h p n", ("y", "b t h p"),
-    BASE, ROWS, TILES, FURTHER, OPTIONS, SOURCES, layers=KINDS,
-    ok=divides("h", "g"), alone=alone, grouped=ROWS[1:3] + ROWS[6:], largest=LARGEST,
-    tiny=TINY, production=PRODUCTION, runs=RUNS, deep=DEEP, parts=parts,
+    TABLE, OPTIONS, SOURCES, layers=KINDS, ok=divides("h", "g"), alone=alone, parts=parts,
 )  # fmt: skip

@@ -188,11 +188,12 @@ class Windows:
     @cached_property
     def specifications(self) -> tuple[Specification, ...]:
         """The four operations."""
-        more, options = self.of.grouped, self.of.options
+        table, options = self.of.table, self.of.options
+        more = table.grouped
         shared: dict[str, Any] = {"families": ("gentle", "normal"), "draw": self.draw, "expect": self.expect, "run": run}
         shared |= {"ok": self.of.ok, "sources": {**self.of.sources, **SOURCES}}
-        sizes = {**self.of.base, "t": 4, "j": 3}
-        table = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *more)
+        sizes = {**table.base, "t": 4, "j": 3}
+        rows = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *more)
         single = without_tokens(sizes) | {"j": 7}
 
         def many(sizes: Mapping[str, int], chosen: Mapping[str, str]) -> Iterator[Further]:
@@ -201,13 +202,13 @@ class Windows:
                 yield more, Beside(chosen, mixed(options, turn) if turn > 1 else {}), family
 
         def made(operation: str, **given: Any) -> Specification:
-            fields = {"base": sizes, "rows": table} | shared | given
+            fields = {"base": sizes, "rows": rows} | shared | given
             fields["further"] = tuple((of_axes(fields["base"], changed), *rest) for changed, *rest in fields["further"])
             of = Specification(operation=f"{self.of.name}.{operation}", **fields)
             long = {"b": 1, "j": 12 if "t" in of.base else 30}
             return with_options(of, ReplayedWindows((({"b": 3}, {}, "gentle"), (long, {"read": "last"}, "gentle"))))
 
-        tiny, few = dict(self.of.tiny), {"t": 2, "j": 2}
+        tiny, few = dict(table.tiny), {"t": 2, "j": 2}
         wide = {axis: 32 if axis == "h" else 2 for axis in tiny}
         production: tuple[Further, ...] = (
             *many({**tiny, **few}, {"accept": "all"}),
@@ -221,10 +222,10 @@ class Windows:
         )
         rests: Further = ({**tiny, "b": 2, "t": 4, "j": 18}, {"accept": "rests", "read": "last"}, "gentle")
         long: tuple[Further, ...] = (({**tiny, **HISTORY, "b": 3}, {"read": "last"}, "gentle"),)
-        shared |= {"production": production, "deep": (*deep_windows(self.of.deep), *long)}
+        shared |= {"production": production, "deep": (*deep_windows(table.deep), *long)}
         chain, beside = {**ACCEPT, **RUN, **options}, {"beside": RARE["beside"]}
         tiles: tuple[Further, ...] = tuple(
-            ({**sizes, "j": 2}, {"accept": "all"}, family) for sizes, _, family in self.of.largest
+            ({**sizes, "j": 2}, {"accept": "all"}, family) for sizes, _, family in table.largest
         )
         steps: tuple[Further, ...] = tuple((without_tokens(sizes), {}, family) for sizes, _, family in tiles)
         return (
@@ -261,7 +262,7 @@ class Windows:
                     ({**tiny, "b": 2, "j": 600}, {"read": "last"}, "gentle"),
                     ({"b": 2}, {"beside": "two"}, "gentle"),
                 ),
-                deep=without_tokens_of(self.of.deep),
+                deep=without_tokens_of(table.deep),
                 rare=beside,
             ),
         )

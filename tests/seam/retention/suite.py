@@ -3,14 +3,14 @@
 from conformance.judge.draw import Draw
 from conformance.suite.kinds.weights import CONV, Kind, conv, half, linear, windowed
 from conformance.suite.recurrences.recurrence import Recurrence, beside, handing_on
+from conformance.suite.recurrences.table import Table
 from ssmspec_ref.layers.mixer import MixerInputs
 
 from . import bounds, oracle
 from .oracle import RetentionParams, RetentionWindow
 from .oracle.layer import RetentionGates, RetentionLayer, RetentionMixer
 
-BASE = {"b": 2, "t": 7, "h": 3, "k": 4, "v": 5}
-ROWS = ({"t": 1}, {"h": 1}, {"k": 1, "v": 1})
+TABLE = Table({"b": 2, "t": 7, "h": 3, "k": 4, "v": 5}, ({"t": 1}, {"h": 1}, {"k": 1, "v": 1}), ("k", "v"))
 
 
 def window(draw: Draw) -> RetentionWindow:
@@ -49,5 +49,5 @@ KIND = Kind(
 
 RECURRENCE = Recurrence(
     "retention", oracle, bounds, window, params, "b h k v", ("o", "b t h v"),
-    BASE, ROWS, (), (), {}, {"": "arXiv:2307.08621, equation 1"}, layers=(KIND,), alone=alone, grouped=ROWS[1:],
+    TABLE, {}, {"": "arXiv:2307.08621, equation 1"}, layers=(KIND,), alone=alone,
 )  # fmt: skip
