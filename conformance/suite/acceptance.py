@@ -27,7 +27,7 @@ from .expected import Expected
 from .graph.replayed import Replayed
 from .options.option import with_options
 from .specification import Specification
-from .tables import Beside, Further, unread
+from .tables import Beside, Further, case_of, cases_of, sizes_of, unread
 
 GRID = 2**24
 NEAR, BESIDE = Fraction(1, 2**16), 2**11
@@ -200,7 +200,7 @@ def run(capability: Capability, arguments: Arguments) -> Came:
 
 
 BASE = {"b": 6, "t": 7, "i": 11}
-ROWS = ({"t": 1}, {"b": 2, "t": 24, "i": 5}, {"b": 1, "t": 33}, {"b": 3, "i": 300}, {"b": 17, "t": 4})
+ROWS = sizes_of("t1", "b2,t24,i5", "b1,t33", "b3,i300", "b17,t4")
 OPTIONS = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off"), "eos": ("none", "some")}
 SOURCES = {
     "": "SpecInfer (arXiv:2305.09781), section 4.3; arXiv:2211.17192, algorithm 1",
@@ -221,35 +221,23 @@ SIBLINGS = tuple(
 """Many rejections followed by siblings, over few tokens, so that each rejection changes the rest considerably."""
 
 
-DEEP: tuple[Further, ...] = (
-    ({"b": 4, "t": 24, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),
-    ({"b": 4, "t": 70, "i": 5}, {"tree": "chain", "ragged": "off"}, "normal"),
-)
+DEEP = cases_of("b4,t24,i5/tree=chain,ragged=off/normal", "b4,t70,i5/tree=chain,ragged=off/normal")
 """Paths of 24 and 70 nodes that are accepted to their ends."""
-BRANCHES: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 3}, {"ragged": "off"}, "normal"),)
+BRANCHES = cases_of("b60,t7,i3/ragged=off/normal")
 """Duplicate siblings at every depth, with and without children."""
-ENDS: tuple[Further, ...] = (({"b": 60, "t": 7, "i": 4}, {"tree": "chain", "ragged": "off", "eos": "some"}, "normal"),)
+ENDS = cases_of("b60,t7,i4/tree=chain,ragged=off,eos=some/normal")
 """Half of all tokens end a sequence, often before a budget that the run reaches as well."""
-CUTS: tuple[Further, ...] = (
-    ({"b": 60, "t": 12, "i": 3}, {"tree": "vine", "ragged": "off", "budget": "any"}, "normal"),
-    ({"b": 60, "i": 12}, {"tree": "chain", "ragged": "off", "eos": "many", "budget": "any"}, "normal"),
+CUTS = cases_of(
+    "b60,t12,i3/tree=vine,ragged=off,budget=any/normal", "b60,i12/tree=chain,ragged=off,eos=many,budget=any/normal"
 )
 """Budgets of every size; several tokens that end a sequence."""
-WIDE: tuple[Further, ...] = (
-    ({"b": 8, "t": 70, "i": 300}, {"tree": "star", "ragged": "off"}, "normal"),
-    ({"b": 130, "t": 4}, {}, "normal"),
-    ({"b": 30, "i": 5}, {"ids": "far"}, "normal"),
-)
+WIDE = cases_of("b8,t70,i300/tree=star,ragged=off/normal", "b130,t4/normal", "b30,i5/ids=far/normal")
 """Many children; many rows; token ids that are equal when truncated to a narrow integer."""
-IDS: Further = ({"b": 30, "i": 5}, {"ids": "large"}, "normal")
+IDS = case_of("b30,i5/ids=large/normal")
 """Token ids that are equal when rounded to single precision."""
 LARGE_ID = 2**25
 """From here on single precision has every fourth integer."""
-MANY: tuple[Further, ...] = (
-    ({"b": 12, "t": 40, "i": 6}, {"tree": "star", "ragged": "off", "law": "point_mass"}, "normal"),
-    ({"b": 2, "t": 4, "i": 4000}, {"ragged": "off"}, "normal"),
-    ({"b": 130, "t": 4}, {}, "normal"),
-)
+MANY = cases_of("b12,t40,i6/tree=star,ragged=off,law=point_mass/normal", "b2,t4,i4000/ragged=off/normal", "b130,t4/normal")
 """Many children, a larger vocabulary, many rows."""
 EDGES: tuple[Further, ...] = tuple(
     ({"b": 60, "t": t, "i": 5}, {"tree": tree, "ragged": "off", "law": law, "noise": "ends"}, "normal")
@@ -259,10 +247,10 @@ EDGES: tuple[Further, ...] = tuple(
 """Noise of 0 and of 1 - 2^-24, in rows whose first and last tokens often have no weight."""
 
 
-TURNED: Further = ({"b": 60, "i": 9}, {"tree": "chain", "ragged": "off", "eos": "turned"}, "normal")
+TURNED = case_of("b60,i9/tree=chain,ragged=off,eos=turned/normal")
 """Tokens that end a sequence, in no order."""
 STOPS: tuple[Further, ...] = (
-    ({"b": 4, "t": 4}, {}, "normal"),
+    case_of("b4,t4/normal"),
     ({"b": 8, "t": 4}, Beside({}, {"eos": "turned", "budget": "any", "law": "point_mass", "noise": "ends"}), "normal"),
     (
         {"b": 16, "t": 4},

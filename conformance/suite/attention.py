@@ -25,7 +25,7 @@ from .options.option import with_options
 from .production import EDGES, heads, rows
 from .specification import Specification
 from .speculate import accepted
-from .tables import Beside, Further, divides, unread
+from .tables import Beside, Further, case_of, cases_of, divides, sizes_of, unread
 
 BLOCK = 16
 """Slots of the smallest block in which an online softmax may process the cache."""
@@ -108,24 +108,17 @@ def expect_compact(arguments: Arguments, contract: NumericContract, used: Any) -
 
 
 BASE = {"b": 3, "t": 7, "l": 20, "h": 4, "g": 2, "e": 6}
-ROWS = (
-    {"t": 1},
-    {"b": 1, "l": 70, "e": 33},
-    {"h": 3, "g": 1, "t": 24},
-    {"h": 3, "g": 3, "l": 1},
-    {"b": 2, "t": 65, "e": 16},
-    {"b": 17, "t": 2},
-)
-FURTHER: tuple[Further, ...] = (
-    ({"b": 1, "l": 64, "t": 3}, {}, "gentle"),
-    ({"b": 1, "h": 16, "g": 1, "t": 3}, {}, "gentle"),
-    ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"),
-    ({"b": 1, "l": 20, "t": 3, "h": 2, "g": 1, "e": 256}, {}, "gentle"),
-    ({"b": 1, "l": 600, "t": 3, "h": 2, "g": 1, "e": 4}, {}, "gentle"),
-    ({"b": 1, "t": 3, "h": 8, "g": 8}, {}, "gentle"),
-    ({"b": 65, "t": 2, "l": 3, "h": 2, "g": 1, "e": 4}, {}, "gentle"),
-    ({"b": 6, "t": 9}, {}, "gentle"),
-    ({"b": 4}, {"level": "far"}, "gentle"),
+ROWS = sizes_of("t1", "b1,l70,e33", "h3,g1,t24", "h3,g3,l1", "b2,t65,e16", "b17,t2")
+FURTHER = cases_of(
+    "b1,l64,t3",
+    "b1,h16,g1,t3",
+    "b1,t65/tree=vine",
+    "b1,l20,t3,h2,g1,e256",
+    "b1,l600,t3,h2,g1,e4",
+    "b1,t3,h8,g8",
+    "b65,t2,l3,h2,g1,e4",
+    "b6,t9",
+    "b4/level=far",
 )
 """A full block of the cache; more than one tile of query heads per key head, of channels, of slots, key heads and rows; paths
 past 16 and 32 nodes; many different trees; scores whose exponential does not exist in single precision."""
@@ -135,12 +128,12 @@ PRODUCTION: tuple[Further, ...] = (
     *(({"b": 1, "t": 3, "l": l, "h": 2, "g": 1, "e": e}, {}, "gentle") for l, e in zip(EDGES, reversed(EDGES), strict=True)),
 )
 """Edges of slots and of channels, the ones rising while the others fall."""
-MOVES: tuple[Further, ...] = (
-    ({"b": 4, "t": 65}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
-    ({"b": 8, "g": 1, "e": 256}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
-    ({"b": 8, "l": 300, "g": 1, "e": 4}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
-    ({"b": 65, "t": 3, "l": 3, "g": 1, "e": 2}, {}, "gentle"),
-    ({"b": 8, "g": 8, "e": 2}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle"),
+MOVES = cases_of(
+    "b4,t65/tree=vine,ragged=off,accept=all",
+    "b8,g1,e256/tree=vine,ragged=off,accept=all",
+    "b8,l300,g1,e4/tree=vine,ragged=off,accept=all",
+    "b65,t3,l3,g1,e2",
+    "b8,g8,e2/tree=vine,ragged=off,accept=all",
 )
 """Paths past 8 and 16 nodes; more than one tile of channels, slots, rows and key heads."""
 GAPS: tuple[Further, ...] = (
@@ -148,7 +141,7 @@ GAPS: tuple[Further, ...] = (
         ({"b": 2, "t": t, "l": 5, "g": 1, "e": 2}, {"tree": "vine", "ragged": "off", "accept": "all"}, "gentle")
         for t in (13, 16, 18, 20, 24, 28)
     ),
-    ({"b": 40, "t": 28, "l": 3, "g": 1, "e": 2}, {"ragged": "off", "accept": "all"}, "gentle"),
+    case_of("b40,t28,l3,g1,e2/ragged=off,accept=all"),
 )
 """Paths of 5 to 10 nodes with gaps, and forty different ones: what is moved in blocks of four or eight leaves a rest, whose
 sources may have been moved over."""
@@ -167,7 +160,7 @@ ROWS_OF_BATCHES: tuple[Further, ...] = tuple(
 )
 FAR_DRAFTS: tuple[Further, ...] = (
     ({"b": 4}, Beside({"level": "far"}, {"tree": "vine", "ragged": "off", "scale": "given"}), "sharp"),
-    ({"b": 4}, {"level": "farther"}, "gentle"),
+    case_of("b4/level=farther"),
 )
 """Scores of one sign, with longer paths and another scale, and of a size that a mask may have."""
 LEVELS = {"far": 128.0, "farther": 2.0**14}
@@ -189,7 +182,7 @@ _VERIFY, _COMPACT = (
         options={**TREE, "scale": ("default", "given")},
         families=("gentle", "sharp"),
         further=FURTHER,
-        production=(*PRODUCTION, *FAR_DRAFTS, *unread(({"b": 6, "t": 9}, {}, "gentle"))),
+        production=(*PRODUCTION, *FAR_DRAFTS, *unread(case_of("b6,t9"))),
         rare={"level": ("near", *LEVELS), **PLAUSIBLE},
         sources=SOURCES,
         draw=draw_verify,
@@ -204,7 +197,7 @@ _VERIFY, _COMPACT = (
         options={**TREE, "accept": ("mixed", "all", "root", "none")},
         families=("gentle",),
         further=MOVES,
-        production=(*ROWS_OF_BATCHES, *GAPS, *unread(({"b": 6, "t": 9}, {}, "gentle"), **DEAD)),
+        production=(*ROWS_OF_BATCHES, *GAPS, *unread(case_of("b6,t9"), **DEAD)),
         rare=DEAD,
         sources=SOURCES,
         draw=draw_compact,
@@ -212,4 +205,4 @@ _VERIFY, _COMPACT = (
         run=pure,
     ),
 )
-SPECIFICATIONS = tuple(with_options(of, Replayed((({"b": 5}, {}, "gentle"),))) for of in (_VERIFY, _COMPACT))
+SPECIFICATIONS = tuple(with_options(of, Replayed(cases_of("b5"))) for of in (_VERIFY, _COMPACT))

@@ -18,26 +18,17 @@ from .options.on_states import on_states
 from .options.option import with_options
 from .production import LONGER, lengths, rows, tiles
 from .specification import Specification
-from .tables import Further, unread, without_tokens, without_tokens_of
+from .tables import Further, case_of, cases_of, sizes_of, unread, without_tokens, without_tokens_of
 
 BASE = {"b": 2, "t": 7, "c": 6, "w": 4}
-ROWS = ({"t": 1}, {"w": 2}, {"w": 3, "c": 1}, {"b": 1, "t": 33}, {"b": 5, "t": 2, "w": 5}, {"c": 65})
-TILES: tuple[Further, ...] = (
-    ({"c": 130, "t": 2}, {}, "normal"),
-    ({"c": 260, "t": 2}, {}, "normal"),
-    ({"b": 17, "t": 2}, {}, "normal"),
-    ({"b": 65, "t": 2, "c": 2}, {}, "normal"),
-)
+ROWS = sizes_of("t1", "w2", "w3,c1", "b1,t33", "b5,t2,w5", "c65")
+TILES = cases_of("c130,t2/normal", "c260,t2/normal", "b17,t2/normal", "b65,t2,c2/normal")
 """More than one tile of channels and rows, the largest too."""
 SHORT: tuple[Further, ...] = tuple(({"t": t}, {}, "normal") for t in (3, 4, 5))
 """One token fewer than the window has columns, the same number, and one more."""
-NARROW: tuple[Further, ...] = (
-    ({"b": 5, "w": 2, "t": 1}, {}, "normal"),
-    ({"b": 5, "w": 3, "t": 1}, {}, "normal"),
-    ({"b": 5, "w": 3, "t": 2}, {}, "normal"),
-)
+NARROW = cases_of("b5,w2,t1/normal", "b5,w3,t1/normal", "b5,w3,t2/normal")
 """Runs shorter than a narrower window; kernels have a branch for each width."""
-RUNS: tuple[Further, ...] = tuple(({"b": 1, **sizes}, {}, "normal") for sizes in ({"t": 130}, {"t": 256}, {"t": 520, "c": 2}))
+RUNS: tuple[Further, ...] = tuple(({"b": 1, **sizes}, {}, "normal") for sizes in sizes_of("t130", "t256", "t520,c2"))
 FURTHER = (*TILES, *SHORT, *NARROW, *RUNS)
 """Sizes with more tokens too; full tiles of tokens."""
 PRODUCTION: tuple[Further, ...] = tuple(
@@ -49,9 +40,9 @@ PRODUCTION: tuple[Further, ...] = tuple(
     )
 )
 DEEP_SIZES: tuple[Further, ...] = tuple((sizes, {}, "normal") for sizes, _, _ in lengths({"c": 2}, LONGER))
-ALONE: tuple[Further, ...] = (({"b": 1, "t": 6}, {}, "normal"),)
+ALONE = cases_of("b1,t6/normal")
 """A batch whose only row has no window."""
-UNREAD: Further = ({"b": 6}, {}, "normal")
+UNREAD = case_of("b6/normal")
 """What is never read: no-ops, padding, what is rejected, and the oldest column of a window that moves."""
 OPTIONS = {"bias": ("on", "off"), "act": ("on", "off")}
 SIZE = {"normal": 1.0, "wide": 40.0}
@@ -178,7 +169,7 @@ def judged_nodes(arguments: Arguments) -> list[Array | None]:
 
 Y, Y_STEP, M_AFTER = ("y", "b t c", ""), ("y", "b c", ""), ("M", "b c w", "M")
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
-DEEP = (*TILES, *SHORT, *NARROW, ({"b": 1, "t": 70}, {"tree": "vine"}, "normal"), ({"b": 6, "t": 9, "c": 2}, {}, "normal"))
+DEEP = (*TILES, *SHORT, *NARROW, *cases_of("b1,t70/tree=vine/normal", "b6,t9,c2/normal"))
 """Long paths, and more than four rows with different trees."""
 WIDE: tuple[Further, ...] = tuple(
     ({"b": 5, "t": 14, "c": 2, "w": w}, {"tree": tree}, "normal") for w, tree in ((5, "vine"), (6, "branch"), (9, "vine"))

@@ -20,6 +20,7 @@ from ..judge.draw import Draw
 from .called import Arguments, Came
 from .expected import Expected
 from .specification import Specification
+from .tables import sizes_of
 
 TOKENS = 64
 
@@ -84,7 +85,7 @@ SPECIFICATIONS = (
     Specification(
         operation="generate.greedy",
         base={"b": 3, "t": 12, "j": 40},
-        rows=({"b": 1}, {"t": 2}, {"j": 1}, {"b": 5, "t": 33}, {"b": 2, "j": 96}),
+        rows=sizes_of("b1", "t2", "j1", "b5,t33", "b2,j96"),
         options={},
         families=("repeated", "random"),
         sources={"": "arXiv:2211.17192, section 2"},

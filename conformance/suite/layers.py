@@ -29,7 +29,7 @@ from .kinds.weights import SOURCES, WINDOWS, Kind
 from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
 from .specification import Specification
-from .tables import Further, of_axes
+from .tables import Further, cases_of, of_axes
 from .weights_used import check_used
 
 
@@ -197,29 +197,20 @@ SCRIPTS: dict[str, tuple[Callable[[Draw], Script], bool, str]] = {
 }
 
 
-FURTHER: tuple[Further, ...] = (({"b": 1, "t": 70}, {}, "gentle"),)
+FURTHER = cases_of("b1,t70")
 """A prompt longer than one chunk of 64 tokens."""
 PROMPTS: tuple[Further, ...] = tuple(({"b": 1, "t": t}, {}, "gentle") for t in (2, 4, 5, 7, 8))
 """Together with the table, prompts of every length up to 9; a prompt must not be mistaken for a window of drafts."""
 
 EVEN: tuple[Further, ...] = tuple(({"j": j}, {}, "gentle") for j in (2, 4))
 """An even number of tokens from the cache, and as many as the window has columns."""
-ON: tuple[Further, ...] = (
-    ({"b": 1, "j": 70}, {}, "gentle"),
-    ({"j": 6}, {"calls": "three"}, "gentle"),
-    ({}, {"beside": "another"}, "gentle"),
-)
+ON = cases_of("b1,j70", "j6/calls=three", "beside=another")
 """More than a chunk of 64 tokens from the cache; a cache that is continued twice; two layers in turn."""
-MANY: tuple[Further, ...] = (({"b": 1, "j": 40}, {}, "gentle"), ({}, {"beside": "another"}, "gentle"))
+MANY = cases_of("b1,j40", "beside=another")
 """Forty single tokens; two layers in turn."""
-LONG: dict[str, tuple[Further, ...]] = {"step": (({"b": 1, "t": 2, "j": 270}, {}, "gentle"),)}
+LONG: dict[str, tuple[Further, ...]] = {"step": cases_of("b1,t2,j270")}
 """Past a cursor of a byte."""
-PADS: tuple[Further, ...] = (
-    ({"b": 3, "t": 17}, {"pads": "many"}, "gentle"),
-    ({"b": 3, "t": 12}, {"prompt": "parts"}, "gentle"),
-    ({"b": 3, "t": 17}, {"pads": "many", "prompt": "parts"}, "gentle"),
-    ({"b": 3, "t": 12}, {"dead": "plausible"}, "gentle"),
-)
+PADS = cases_of("b3,t17/pads=many", "b3,t12/prompt=parts", "b3,t17/pads=many,prompt=parts", "b3,t12/dead=plausible")
 PADDED: dict[str, tuple[str, ...]] = {
     "pads": ("few", "many"),
     "prompt": ("whole", "parts"),
@@ -247,7 +238,7 @@ def specification(name: str, kind: Kind) -> Specification:
         families=("gentle", "normal"), sources=SOURCES | {"": source}, draw=drawing(script),
         expect=expect, run=run, ok=kind.ok, fixed={"kind": kind.name}, rare=rare,
         production=(*production_rows({"t": 3}, (4, 8, 16)), *LONG.get(name, ())),
-        deep=(({"b": 1, "t": 127}, {}, "gentle"), ({"b": 1, "t": 128}, {}, "gentle"), ({"b": 64, "t": 3}, {}, "gentle")),
+        deep=cases_of("b1,t127", "b1,t128", "b64,t3"),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from ..judge.draw import Draw
 from .called import Arguments, pure
 from .expected import Expected, allowed, oracles
 from .specification import Specification
-from .tables import Beside, Further
+from .tables import Beside, Further, case_of, cases_of, sizes_of
 
 NARROW_RANK, NARROW_MASS, NARROW_LOGIT = 2.0**-10, 2.0**-14, 2.0**-16
 EVEN = 4
@@ -185,31 +185,31 @@ def ordered(ranked: Array, alike: Array, masses: Array, share: float) -> bool:
 
 
 BASE = {"b": 5, "i": 17, "l": 6, "t": 4}
-ROWS = ({"b": 1}, {"i": 300}, {"b": 3, "t": 9, "l": 1}, {"b": 17, "i": 5})
-FURTHER: tuple[Further, ...] = (
-    ({"b": 8}, {"top_k": "some", "top_p": "most"}, "normal"),
-    ({"b": 8}, {"top_p": "half", "penalty": "off"}, "masked"),
-    ({"b": 8}, {"temperature": "low", "top_p": "most", "penalty": "all"}, "normal"),
-    ({"b": 4, "i": 2000}, {"top_p": "most"}, "normal"),
-    ({"b": 2, "i": 5000}, {}, "normal"),
-    ({"b": 8}, {"level": "far"}, "normal"),
-    ({"b": 8}, {"temperature": "cold"}, "normal"),
-    ({"b": 3, "i": 300}, {"temperature": "high", "top_k": "hundred"}, "normal"),
-    ({"b": 8, "i": 300}, {"top_p": "least", "temperature": "high"}, "normal"),
-    ({"b": 3, "i": 300, "l": 200, "t": 2}, {"penalty": "repetition"}, "normal"),
-    ({"b": 3, "i": 300, "l": 2, "t": 200}, {"penalty": "all"}, "normal"),
-    ({"b": 2, "i": 5, "l": 2, "t": 600}, {"penalty": "counts"}, "normal"),
-    ({"b": 65}, {"penalty": "all"}, "normal"),
-    ({"b": 12, "i": 2000}, {"temperature": "zero"}, "normal"),
-    ({"b": 3, "i": 2000}, {"top_k": "some"}, "normal"),
-    ({"b": 3, "i": 2000}, {"temperature": "high", "top_p": "most"}, "normal"),
-    ({"b": 3, "i": 2000, "l": 20, "t": 20}, {"penalty": "all"}, "normal"),
+ROWS = sizes_of("b1", "i300", "b3,t9,l1", "b17,i5")
+FURTHER = cases_of(
+    "b8/top_k=some,top_p=most/normal",
+    "b8/top_p=half,penalty=off/masked",
+    "b8/temperature=low,top_p=most,penalty=all/normal",
+    "b4,i2000/top_p=most/normal",
+    "b2,i5000/normal",
+    "b8/level=far/normal",
+    "b8/temperature=cold/normal",
+    "b3,i300/temperature=high,top_k=hundred/normal",
+    "b8,i300/top_p=least,temperature=high/normal",
+    "b3,i300,l200,t2/penalty=repetition/normal",
+    "b3,i300,l2,t200/penalty=all/normal",
+    "b2,i5,l2,t600/penalty=counts/normal",
+    "b65/penalty=all/normal",
+    "b12,i2000/temperature=zero/normal",
+    "b3,i2000/top_k=some/normal",
+    "b3,i2000/temperature=high,top_p=most/normal",
+    "b3,i2000,l20,t20/penalty=all/normal",
 )
 """Top-p of what top-k has left; shares that are met exactly; all at once; larger vocabularies; logits of which no
 exponential exists in single precision; low temperatures, many and few tokens left; long histories, counts past 255; many
 rows; each setting over more than one block of the vocabulary."""
 PRODUCTION: tuple[Further, ...] = (
-    ({"b": 4}, {"penalty": "all"}, "normal"),
+    case_of("b4/penalty=all/normal"),
     (
         {"b": 8},
         Beside({"penalty": "all"}, {"temperature": "high", "top_k": "many", "top_p": "most", "minimum": "ahead"}),

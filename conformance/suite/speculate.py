@@ -36,7 +36,7 @@ from .production import rows as production_rows
 from .recurrences import KINDS, RECURRENCES
 from .recurrences.paths import LONGEST, back, behind, ends, paths
 from .specification import Specification
-from .tables import Further, unread
+from .tables import Further, case_of, cases_of, sizes_of, unread
 
 
 @dataclass(frozen=True)
@@ -226,36 +226,33 @@ ACCEPT = {"accept": ("mixed", "all", "root", "none")}
 """A row accepts all of each window, its root alone, or nothing (no window); mixed: in turn a part, nothing, all, root."""
 TREE = {"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")}
 RUN = {"lengths": ("same", "varied"), "read": ("every", "last")}
-FURTHER: tuple[Further, ...] = (
-    ({"b": 3, "j": 12, "t": 3}, {"lengths": "varied", "read": "last"}, "gentle"),
-    ({"b": 1, "j": 5, "t": 8}, {"accept": "all"}, "gentle"),
-    ({"b": 1, "j": 2, "t": 17}, {"accept": "all"}, "gentle"),
-    ({"b": 2, "j": 4}, {"accept": "all", "lengths": "varied"}, "gentle"),
-    ({"b": 17, "j": 2, "t": 2}, {"accept": "all"}, "gentle"),
+FURTHER = cases_of(
+    "b3,j12,t3/lengths=varied,read=last",
+    "b1,j5,t8/accept=all",
+    "b1,j2,t17/accept=all",
+    "b2,j4/accept=all,lengths=varied",
+    "b17,j2,t2/accept=all",
 )
 """Twelve windows; forty tokens accepted, past rings of 16 and 32; windows past 8 and 16 tokens; drafts, none, drafts; more
 than one tile of rows."""
-STAIRS: Further = ({"b": 4, "t": 4, "j": 17}, {"accept": "stairs", "read": "last"}, "gentle")
+STAIRS = case_of("b4,t4,j17/accept=stairs,read=last")
 """Every number of tokens up to 64, so that every ring of up to 64 entries gets a window that fits exactly, and one that is
 one token too large."""
-BESIDE: Further = ({}, {"beside": "another", "lengths": "varied"}, "gentle")
+BESIDE = case_of("beside=another,lengths=varied")
 """Two subjects in turn."""
-BETWEEN: Further = ({"j": 5}, {"between": "chains", "accept": "all"}, "gentle")
+BETWEEN = case_of("j5/between=chains,accept=all")
 """Trees and chains in turn."""
-TWICE: tuple[Further, ...] = (
-    ({}, {"verify": "twice"}, "gentle"),
-    ({"j": 5}, {"verify": "twice", "accept": "all", "read": "last"}, "gentle"),
-)
+TWICE = cases_of("verify=twice", "j5/verify=twice,accept=all,read=last")
 """Every window is verified with other tokens first, which are dropped."""
 DROPPED = {"verify": ("once", "twice")}
 OTHERS = {"none": (), "another": (-1.0,), "two": (-1.0, 0.5)}
 """Further subjects that run in turn, by factors of the state from which they start: exact in every format."""
 RARE = {"accept": ("stairs",), "beside": tuple(OTHERS)}
-THREE: Further = ({"b": 2}, {"beside": "two", "accept": "all"}, "gentle")
+THREE = case_of("b2/beside=two,accept=all")
 """Three subjects in turn."""
-ALONE: Further = ({"b": 1, "j": 2, "t": 6}, {}, "gentle")
+ALONE = case_of("b1,j2,t6")
 """A batch of one row without a window."""
-TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
+TALL = case_of("b1,j4,t33/accept=all,tree=vine")
 """Paths past 8 and 16 nodes, and past a ring of 32."""
 SOURCES = {
     "": "Snakes and Ladders, section 3.1; ReplaySSM, algorithms 3 and 4",
@@ -268,7 +265,7 @@ SOURCES = {
 @cache
 def _specification(kind: Kind, shape: str) -> Specification:
     sizes: Mapping[str, int] = {**kind.base, "t": 4, "j": 3}
-    rows = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *kind.narrow, *kind.rows)
+    rows = (*sizes_of("t1", "j1,t7", "b1,j5", "b3,t2"), *kind.narrow, *kind.rows)
     kept = {name: kind.options[name] for name in (*kind.read, "conv_bias", "conv_act")}
     others = {name: values[0] for name, values in kind.options.items() if name not in kept}
     options = ACCEPT | RUN | (TREE if shape == "tree" else {}) | kept | dict(kind.inside)
@@ -283,7 +280,7 @@ def _specification(kind: Kind, shape: str) -> Specification:
     )
     rare = {"between": ("trees", "chains"), "beside": RARE["beside"], **DEAD} if shape == "tree" else RARE
     rare = rare | DROPPED
-    production += unread(({"b": 6, "t": 6}, {}, "gentle"), **DEAD) if shape == "tree" else ()
+    production += unread(case_of("b6,t6"), **DEAD) if shape == "tree" else ()
     return Specification(
         operation=f"speculate.{shape}", base=sizes, rows=rows, further=further, options=options,
         families=("gentle", "normal"), sources=SOURCES, draw=drawing(others), expect=expect, run=run, ok=kind.ok,

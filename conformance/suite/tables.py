@@ -8,6 +8,29 @@ Further = tuple[Mapping[str, int], Mapping[str, str], str]
 """Sizes that differ from the base, options that differ from the default, and the family."""
 
 
+def sizes_of(*texts: str) -> tuple[dict[str, int], ...]:
+    """Sizes as ids write them, such as "b1,t257"."""
+    return tuple({size[0]: int(size[1:]) for size in text.split(",")} for text in texts)
+
+
+def case_of(text: str) -> Further:
+    """A case as its id writes it, "b2,t7/D=off/normal", without the parts that are plain; the plain family is gentle."""
+    sizes, options, family = dict[str, int](), dict[str, str](), "gentle"
+    for part in text.split("/"):
+        if "=" in part:
+            options = dict(option.split("=") for option in part.split(","))
+        elif part.isalpha():
+            family = part
+        else:
+            (sizes,) = sizes_of(part)
+    return sizes, options, family
+
+
+def cases_of(*texts: str) -> tuple[Further, ...]:
+    """Cases as their ids write them (`case_of`)."""
+    return tuple(map(case_of, texts))
+
+
 class Beside(dict[str, str]):
     """The options of a case, and `others`, of which it has those that the operation and the limits of an adapter offer."""
 

@@ -10,7 +10,7 @@ from ssmspec_ref.layers.mixer import DeltaGates, DeltaMixer
 from ssmspec_ref.layers.norm import GatedNorm
 
 from ...judge.draw import STEP, Draw, stored
-from ..tables import divides
+from ..tables import divides, sizes_of
 from .weights import CONV, Kind, conv, eps, half, linear, scale, windowed
 
 OPTIONS = {"gate": ("silu", "sigmoid"), "beta": ("one", "two")} | CONV
@@ -47,7 +47,7 @@ KINDS = (
     Kind(
         "delta",
         {"b": 2, "t": 6, "j": 3, "g": 2, "h": 4, "k": 5, "v": 3, "w": 4},
-        ({"g": 1, "h": 3}, {"g": 3, "h": 3, "k": 4, "v": 6}, {"k": 16, "v": 8}),
+        sizes_of("g1,h3", "g3,h3,k4,v6", "k16,v8"),
         OPTIONS,
         windowed(divides("h", "g")),
         ("h", "v"),
@@ -57,7 +57,7 @@ KINDS = (
     Kind(
         "kda",
         {"b": 2, "t": 6, "j": 3, "g": 2, "h": 2, "k": 4, "v": 4, "w": 4},
-        ({"g": 3, "h": 3}, {"g": 1, "h": 1, "k": 8, "v": 8}),
+        sizes_of("g3,h3", "g1,h1,k8,v8"),
         OPTIONS | {"low_rank": ("off", "on"), "safe_gate": ("off", "on")},
         windowed(lambda sizes: sizes["h"] == sizes["g"] and sizes["k"] == sizes["v"]),
         ("h", "v"),

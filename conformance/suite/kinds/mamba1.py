@@ -8,6 +8,7 @@ from ssmspec_ref.layers.norm import Norm
 from ssmspec_ref.selective import SelectiveParams
 
 from ...judge.draw import STEP, Draw
+from ..tables import sizes_of
 from .weights import CONV, Kind, conv, eps, half, linear, scale, windowed
 
 OPTIONS = {"D": ("head", "off"), "inner_norm": ("off", "on", "unit")} | CONV
@@ -50,7 +51,7 @@ KINDS = (
     Kind(
         "mamba1",
         {"b": 2, "t": 6, "j": 3, "d": 6, "n": 4, "r": 2, "w": 4},
-        ({"d": 2, "n": 7, "r": 1}, {"d": 16, "n": 16, "r": 3}),
+        sizes_of("d2,n7,r1", "d16,n16,r3"),
         OPTIONS,
         windowed(lambda sizes: sizes["d"] % 2 == 0),
         ("d",),

@@ -8,7 +8,7 @@ from ssmspec_ref.layers.norm import GatedNorm
 from ssmspec_ref.ssd import SSDParams
 
 from ...judge.draw import Draw
-from ..tables import Further
+from ..tables import case_of, sizes_of
 from .weights import CONV, Kind, conv, eps, half, linear, scale, step_bias, windowed
 
 OPTIONS = {
@@ -18,7 +18,7 @@ OPTIONS = {
     "dt_limit": ("off", "floor", "finite"),
     "multipliers": ("off", "on"),
 } | CONV
-WIDER: Further = ({"g": 4, "h": 8}, {"widened": "on"}, "gentle")
+WIDER = case_of("g4,h8/widened=on")
 """Two groups of B repeated to four, so that the order of repetition matters."""
 
 
@@ -64,7 +64,7 @@ KINDS = (
     Kind(
         "mamba2",
         {"b": 2, "t": 6, "j": 3, "g": 2, "h": 4, "p": 4, "n": 5, "w": 4},
-        ({"g": 1, "h": 3}, {"g": 3, "h": 6, "p": 2, "n": 3}, {"p": 8, "n": 16}),
+        sizes_of("g1,h3", "g3,h6,p2,n3", "p8,n16"),
         OPTIONS,
         windowed(lambda sizes: sizes["h"] % sizes["g"] == 0 and sizes["h"] * sizes["p"] % 2 == 0),
         ("h", "p"),

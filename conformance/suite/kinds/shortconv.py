@@ -4,6 +4,7 @@ from ssmspec_ref.layers.shortconv import ShortConvGates, ShortConvLayer, mixer_o
 from ssmspec_ref.shortconv import ShortConvParams
 
 from ...judge.draw import Draw
+from ..tables import sizes_of
 from .weights import Kind, half, linear, windowed
 
 OPTIONS = {"conv_bias": ("off", "on"), "conv_act": ("off",), "proj_bias": ("off", "on")}
@@ -26,7 +27,7 @@ KINDS = (
     Kind(
         "shortconv",
         {"b": 2, "t": 6, "j": 3, "d": 6, "w": 3},
-        ({"d": 1}, {"d": 33, "w": 4}, {"w": 6}),
+        sizes_of("d1", "d33,w4", "w6"),
         OPTIONS,
         windowed(lambda sizes: True),
         ("d",),

@@ -13,10 +13,10 @@ from ssmspec_ref.records import Record
 from ssmspec_ref.shapes import Array
 
 from ...judge.draw import STEP, Draw
-from ..tables import Further
+from ..tables import Further, sizes_of
 
 CONV: dict[str, tuple[str, ...]] = {"conv_bias": ("on", "off"), "conv_act": ("on", "off"), "proj_bias": ("off", "on")}
-WINDOWS = ({"t": 1}, {"t": 9, "j": 1}, {"b": 1, "t": 3}, {"w": 2, "j": 5}, {"b": 3, "t": 17})
+WINDOWS = sizes_of("t1", "t9,j1", "b1,t3", "w2,j5", "b3,t17")
 """Rows of the table for every kind."""
 SOURCES = {
     "norm": "huggingface/transformers#35943",
@@ -52,7 +52,7 @@ class Kind:
     @property
     def narrow(self) -> tuple[Mapping[str, int], ...]:
         """The row of a convolution of two taps, if there is a convolution."""
-        return ({"w": 2},) if "w" in self.base else ()
+        return sizes_of("w2") if "w" in self.base else ()
 
     def residual(self, sizes: Mapping[str, int]) -> int:
         """The width of the residual stream."""

@@ -31,7 +31,7 @@ from ..expected import Expected, allowed, oracles, orders
 from ..kinds.weights import Kind
 from ..recurrences import KINDS, RECURRENCES
 from ..specification import Specification
-from ..tables import Further
+from ..tables import Further, cases_of, sizes_of
 from . import ranks, script
 from .script import Place, Step
 
@@ -241,19 +241,17 @@ def _number(name: str, value: float) -> Expected:
     return Expected(name, "i", np.array([float(value)]), np.zeros(1))
 
 
-FURTHER: tuple[Further, ...] = (
-    ({"j": 40}, {"script": "mixed"}, "gentle"),
-    ({"b": 2, "j": 30}, {"script": "prefix", "block": "one"}, "gentle"),
-    ({"b": 5, "j": 30}, {"script": "fork"}, "gentle"),
-    ({"b": 2, "j": 30}, {"script": "move"}, "gentle"),
-    ({"b": 1, "j": 20}, {"script": "prefix"}, "gentle"),
+FURTHER = cases_of(
+    "j40/script=mixed", "b2,j30/script=prefix,block=one", "b5,j30/script=fork", "b2,j30/script=move", "b1,j20/script=prefix"
 )
 """Long scripts; slots that are used again and again; forks of forks; a single slot."""
 BY_RANK: tuple[Further, ...] = (
     *(({"j": 30}, {"script": "move", "ranks": way}, "gentle") for way in ranks.RANKS["ranks"][1:]),
-    ({"j": 30, "g": 2, "h": 8}, {"script": "mixed", "ranks": "one_and_heads"}, "gentle"),
-    ({"j": 30, "g": 2, "h": 8}, {"script": "mixed", "ranks": "few_and_heads"}, "gentle"),
-    ({"j": 40, "g": 4, "h": 4}, {"script": "mixed", "ranks": "one_and_few"}, "gentle"),
+    *cases_of(
+        "j30,g2,h8/script=mixed,ranks=one_and_heads",
+        "j30,g2,h8/script=mixed,ranks=few_and_heads",
+        "j40,g4,h4/script=mixed,ranks=one_and_few",
+    ),
 )
 """States that go to a server of more or fewer ranks; more ranks than groups; a prefix cache on every rank."""
 SOURCES = {
@@ -271,7 +269,7 @@ def _specification(kind: Kind, ranked: bool) -> Specification:
     return Specification(
         operation="life.states",
         base={**kind.base, "b": 3, "t": 4, "j": 9},
-        rows=({"t": 1}, {"t": 9}, {"j": 16}, *kind.narrow, {"b": 2}, *kind.rows),
+        rows=(*sizes_of("t1", "t9", "j16"), *kind.narrow, *sizes_of("b2"), *kind.rows),
         options={"script": tuple(script.WAYS), "block": tuple(BLOCK), **kept, **kind.inside},
         families=("gentle", "normal"),
         sources=SOURCES,
@@ -283,7 +281,7 @@ def _specification(kind: Kind, ranked: bool) -> Specification:
         further=FURTHER,
         rare=ranks.RANKS if ranked else {},
         production=BY_RANK if ranked else (),
-        deep=(({"j": 150}, {"script": "mixed"}, "gentle"), ({"b": 17, "j": 100}, {"script": "mixed"}, "gentle")),
+        deep=cases_of("j150/script=mixed", "b17,j100/script=mixed"),
     )
 
 

@@ -9,31 +9,24 @@ from ssmspec_ref.shapes import Array
 
 from ...judge.draw import Draw, stored
 from ..kinds.delta import KINDS
-from ..tables import divides
+from ..tables import cases_of, divides, sizes_of
 from .recurrence import Recurrence, beside, handing_on
 from .table import Table
 
 TABLE = Table(
     base={"b": 2, "t": 7, "g": 2, "h": 4, "k": 5, "v": 3},
-    rows=(
-        {"t": 1},
-        {"g": 1, "h": 3},
-        {"g": 3, "h": 3, "v": 7},
-        {"b": 1, "t": 65},
-        {"b": 5, "t": 2, "k": 1},
-        {"k": 16, "v": 9, "t": 33},
-    ),
+    rows=sizes_of("t1", "g1,h3", "g3,h3,v7", "b1,t65", "b5,t2,k1", "k16,v9,t33"),
     state=("k", "v"),
-    beyond=(({"k": 256, "v": 256}, {}, "gentle"), ({"g": 13, "h": 65}, {}, "gentle")),
-    some=(
-        ({"b": 1, "t": 3, "g": 1, "h": 2, "k": 128, "v": 128}, {}, "gentle"),
-        ({"b": 1, "t": 2, "g": 1, "h": 2, "k": 72, "v": 100}, {}, "gentle"),
-        ({"g": 3, "h": 18, "k": 8, "v": 8}, {}, "gentle"),  # a square state, whose transpose has the same shape
-        ({"k": 16, "v": 9}, {}, "wide"),  # small keys in more than one channel
-        ({"t": 17}, {"sparse": "on"}, "gentle"),  # tokens that write nothing, or before which nothing decays: so many that
+    beyond=cases_of("k256,v256", "g13,h65"),
+    some=cases_of(
+        "b1,t3,g1,h2,k128,v128",
+        "b1,t2,g1,h2,k72,v100",
+        "g3,h18,k8,v8",  # a square state, whose transpose has the same shape
+        "k16,v9/wide",  # small keys in more than one channel
+        "t17/sparse=on",  # tokens that write nothing, or before which nothing decays: so many that
         # in every draw running sums of the other tokens round differently before and after one
     ),
-    model=(({"b": 1, "t": 2, "g": 2, "h": 32, "k": 64, "v": 128}, {}, "gentle"),),
+    model=cases_of("b1,t2,g2,h32,k64,v128"),
 )
 RARE = {"sparse": ("off", "on")}
 """Of three tokens one has a log decay of 0 and one a beta of 0; neither is padding."""

@@ -10,19 +10,11 @@ from ssmspec_ref.shapes import Array
 
 from ...judge.draw import RATE, Draw, stored
 from ..kinds.mamba3 import KINDS
+from ..tables import case_of, cases_of, sizes_of
 from .recurrence import Recurrence
 from .table import Sizes, Table
 
-ROWS = (
-    {"t": 1},
-    {"g": 1, "h": 3, "f": 4},
-    {"r": 4},
-    {"r": 2, "f": 4, "p": 5},
-    {"b": 1, "t": 65},
-    {"b": 5, "t": 2, "n": 4, "f": 1},
-    {"p": 8, "g": 4},
-    {"n": 2, "f": 1, "p": 1, "r": 3},
-)
+ROWS = sizes_of("t1", "g1,h3,f4", "r4", "r2,f4,p5", "b1,t65", "b5,t2,n4,f1", "p8,g4", "n2,f1,p1,r3")
 """Half of the channels turn, and all of them; a square state; fewer ranks than heads, and more than states."""
 MIMO = {"pairs": "halves", "maps": "on", "z": "on"}
 TABLE = Table(
@@ -31,15 +23,15 @@ TABLE = Table(
     least={"p": 2, "n": 4, "f": 1},
     beyond=(
         ({"p": 64, "n": 128, "f": 32, "r": 4}, MIMO, "gentle"),  # those of the published models
-        ({"h": 65}, {}, "gentle"),
+        case_of("h65"),
     ),
     some=(
-        ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 16, "n": 64, "f": 32}, {}, "gentle"),
+        case_of("b1,t3,g1,h2,p16,n64,f32"),
         ({"r": 4, "f": 4}, MIMO, "gentle"),
         ({"r": 4, "f": 2}, MIMO, "normal"),
     ),
     longer=(({"b": 1, "t": 65, "r": 2}, MIMO, "gentle"),),
-    model=(({"b": 1, "t": 2, "g": 1, "h": 8, "p": 64, "n": 128, "f": 32}, {"z": "on"}, "gentle"),),
+    model=cases_of("b1,t2,g1,h8,p64,n128,f32/z=on"),
     heads=(8, 16, 33, 64),
     chunks=(130,),
     narrow=ROWS[1:4],

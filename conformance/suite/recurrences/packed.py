@@ -28,7 +28,7 @@ from ..options.on_states import on_states
 from ..options.option import with_options
 from ..production import rows
 from ..specification import Specification
-from ..tables import Further, unread
+from ..tables import Further, case_of, cases_of, sizes_of, unread
 from ..weights_used import in_place
 from .recurrence import Recurrence
 
@@ -86,7 +86,7 @@ class Packed:
         plain = Specification(
             operation=f"{self.of.name}.scan_packed",
             base={**table.base, "b": 5},
-            rows=({"b": 1, "t": 65}, {"b": 3, "t": 33}, {"t": 1}, *table.grouped),
+            rows=(*sizes_of("b1,t65", "b3,t33", "t1"), *table.grouped),
             options={"fresh": ("some", "none"), **self.of.options},
             rare={"lengths": ("turns", "gaps", "whole", "edges"), **DEAD},
             families=("gentle", "normal", "strong", "wide"),
@@ -121,19 +121,19 @@ def whole(small: Mapping[str, int], edges: tuple[int, ...]) -> Iterator[Further]
     return (({**small, "b": 2, "t": t}, {"lengths": "whole"}, "gentle") for t in edges)
 
 
-FURTHER: tuple[Further, ...] = (
-    ({"b": 2, "t": 150}, {}, "gentle"),
-    ({"b": 17, "t": 9}, {}, "gentle"),
-    ({"b": 1, "t": 256}, {}, "gentle"),
-    ({"b": 3, "t": 64}, {"lengths": "whole"}, "gentle"),
-    ({"b": 2, "t": 256}, {"lengths": "whole"}, "gentle"),
-    ({"b": 7, "t": 9}, {"lengths": "gaps"}, "gentle"),
-    ({"b": 70, "t": 2}, {}, "gentle"),
-    ({"b": 1, "t": 9}, {"lengths": "whole"}, "gentle"),
+FURTHER = cases_of(
+    "b2,t150",
+    "b17,t9",
+    "b1,t256",
+    "b3,t64/lengths=whole",
+    "b2,t256/lengths=whole",
+    "b7,t9/lengths=gaps",
+    "b70,t2",
+    "b1,t9/lengths=whole",
 )
 """More than two chunks; many sequences; full chunks, also in the middle of a run; empty sequences first, last and adjacent; a
 single sequence, which is new."""
-DEAD_STATES = unread(({"b": 5, "t": 9}, {}, "gentle"), **DEAD)
+DEAD_STATES = unread(case_of("b5,t9"), **DEAD)
 """What a new sequence finds in its slot is never read."""
 packed = cache(Packed)
 """One for each recurrence."""

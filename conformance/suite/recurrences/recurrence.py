@@ -23,12 +23,12 @@ from ..kinds.weights import Kind
 from ..options.on_states import on_states
 from ..options.option import with_options
 from ..specification import Specification
-from ..tables import Further, unread, without_tokens, without_tokens_of
+from ..tables import Further, case_of, cases_of, unread, without_tokens, without_tokens_of
 from .paths import ends, paths
 from .table import Sizes, Table
 
-DEAD_TOKENS = unread(({}, {}, "gentle"), ({"b": 3}, {"live": "tail"}, "gentle"), ({"b": 3}, {"live": "head"}, "gentle"))
-DEAD_NODES = unread(({"b": 6, "t": 9}, {}, "gentle"))
+DEAD_TOKENS = unread(case_of("gentle"), case_of("b3/live=tail"), case_of("b3/live=head"))
+DEAD_NODES = unread(case_of("b6,t9"))
 """No-ops between, after and before real tokens; trees of several sizes, and rows without one."""
 
 
@@ -161,7 +161,7 @@ class Recurrence:
                 production=(*table.production, *paths_of(table.tiny, (63, 64)), *DEAD_NODES),
                 rare={**self.rare, **PLAUSIBLE},
                 deep=(*table.production, *paths_of(table.tiny, (127, 128, 129))),
-                further=(*table.tiles, ({"b": 1, "t": 65}, {"tree": "vine"}, "gentle"), ({"b": 6, "t": 9}, {}, "gentle")),
+                further=(*table.tiles, *cases_of("b1,t65/tree=vine", "b6,t9")),
                 draw=self.draw_tree,
                 expect=expecting(self.along_paths, self.bound_tree, (y,), lambda a: [self.judged(tree.live(a[2]))]),
             ),

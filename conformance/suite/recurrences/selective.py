@@ -5,20 +5,21 @@ from ssmspec_ref.selective import SelectiveParams, SelectiveWindow
 
 from ...judge.draw import Draw
 from ..kinds.mamba1 import KINDS
+from ..tables import cases_of, sizes_of
 from .recurrence import Recurrence
 from .table import Table
 
 TABLE = Table(
     base={"b": 2, "t": 7, "d": 6, "n": 4},
-    rows=({"t": 1}, {"d": 1, "n": 7}, {"b": 1, "t": 65}, {"b": 5, "t": 2, "n": 1}, {"d": 33, "n": 16}),
+    rows=sizes_of("t1", "d1,n7", "b1,t65", "b5,t2,n1", "d33,n16"),
     state=("d", "n"),
-    beyond=(({"d": 260}, {}, "gentle"),),
-    some=(
-        ({"d": 130, "n": 16, "t": 3}, {}, "gentle"),
-        ({"d": 8, "n": 8}, {}, "gentle"),  # a square state, whose transpose has the same shape
-        ({"d": 3, "n": 72, "t": 3}, {}, "gentle"),
+    beyond=cases_of("d260"),
+    some=cases_of(
+        "d130,n16,t3",
+        "d8,n8",  # a square state, whose transpose has the same shape
+        "d3,n72,t3",
     ),
-    longer=(({}, {"z": "on"}, "wide"),),  # gates at both limits of their activation
+    longer=cases_of("z=on/wide"),  # gates at both limits of their activation
 )
 OPTIONS = {"D": ("on", "off"), "z": ("off", "on"), "dt_bias": ("on", "off"), "softplus": ("on", "off")}
 SOURCES = {

@@ -8,30 +8,25 @@ from ssmspec_ref.shortconv import ShortConvParams, ShortConvWindow
 from ...judge.draw import Draw
 from ..kinds.shortconv import KINDS
 from ..production import EDGES, every, tiles
+from ..tables import case_of, cases_of, sizes_of
 from .recurrence import Recurrence
 from .table import Table
 
 NARROW = (1, 2, 3, 4, 5, 6, 7) * 2
 TABLE = Table(
     base={"b": 2, "t": 7, "d": 5, "q": 2},
-    rows=(
-        {"t": 1},
-        {"d": 1, "q": 1},
-        {"q": 4, "t": 2},
-        {"b": 1, "t": 65},
-        {"b": 5, "t": 2, "q": 3},
-        {"d": 33, "q": 3},
-        {"d": 3, "q": 3},
+    rows=sizes_of(
+        "t1", "d1,q1", "q4,t2", "b1,t65", "b5,t2,q3", "d33,q3", "d3,q3"
     ),  # fewer tokens than columns, as many, and more; a square state, whose transpose has the same shape
     least={"d": 2, "q": 2},
-    beyond=(({"d": 260}, {}, "gentle"),),
-    some=(({"d": 130, "t": 3}, {}, "gentle"),),
+    beyond=cases_of("d260"),
+    some=cases_of("d130,t3"),
     model=(
         *(({"b": 1, "t": 2, "d": d, "q": q}, {}, "gentle") for d, q in zip(EDGES, NARROW, strict=False)),
-        ({"b": 1, "t": 2, "d": 2048}, {}, "gentle"),  # the channels of LFM2-1.2B
+        case_of("b1,t2,d2048"),  # the channels of LFM2-1.2B
     ),
     deepest=(*every({"q": 2}, ("d", "b")), *tiles("d", "q", {}, (1, 2, 3, 4, 7, 8))),
-    narrow=({"d": 1, "q": 1}, {"q": 4}),
+    narrow=sizes_of("d1,q1", "q4"),
 )
 OPTIONS = {"bias": ("off", "on")}
 SOURCES = {

@@ -6,30 +6,22 @@ from ssmspec_ref.ssd import SSDParams, SSDWindow
 
 from ...judge.draw import Draw
 from ..kinds.mamba2 import KINDS
-from ..tables import divides
+from ..tables import cases_of, divides, sizes_of
 from .recurrence import Recurrence, beside, handing_on
 from .table import Table
 
 TABLE = Table(
     base={"b": 2, "t": 7, "g": 2, "h": 6, "p": 5, "n": 4},
-    rows=(
-        {"t": 1},
-        {"g": 1, "h": 3},
-        {"g": 4, "h": 4, "n": 7},
-        {"b": 1, "t": 65, "g": 3},
-        {"b": 3, "t": 33, "p": 1, "n": 16},
-        {"b": 5, "t": 2, "n": 1},
-        {"p": 17, "n": 33},
-    ),
+    rows=sizes_of("t1", "g1,h3", "g4,h4,n7", "b1,t65,g3", "b3,t33,p1,n16", "b5,t2,n1", "p17,n33"),
     state=("p", "n"),
-    beyond=(({"p": 130, "n": 256}, {}, "gentle"), ({"g": 8, "h": 80}, {}, "gentle")),
-    some=(
-        ({"b": 1, "t": 3, "g": 1, "h": 2, "p": 64, "n": 128}, {}, "gentle"),
-        ({"b": 1, "t": 2, "g": 1, "h": 2, "p": 72, "n": 100}, {}, "gentle"),
-        ({"g": 3, "h": 18, "p": 8, "n": 8}, {}, "gentle"),  # a square state, whose transpose has the same shape
+    beyond=cases_of("p130,n256", "g8,h80"),
+    some=cases_of(
+        "b1,t3,g1,h2,p64,n128",
+        "b1,t2,g1,h2,p72,n100",
+        "g3,h18,p8,n8",  # a square state, whose transpose has the same shape
     ),
-    longer=(({}, {"z": "on"}, "wide"),),  # gates at both limits of their activation
-    model=(({"b": 1, "t": 2, "g": 2, "h": 32, "p": 64, "n": 128}, {}, "gentle"),),
+    longer=cases_of("z=on/wide"),  # gates at both limits of their activation
+    model=cases_of("b1,t2,g2,h32,p64,n128"),
 )
 OPTIONS = {
     "D": ("head", "channel", "off"),

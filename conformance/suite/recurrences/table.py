@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..production import EDGES, LONGER, every, heads, lengths, rows, tiles
-from ..tables import Further, of_axes
+from ..tables import Further, case_of, of_axes
 
 Sizes = Mapping[str, int]
 
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def tiles(self) -> tuple[Further, ...]:
-        return (*self.some, ({"b": 17, "t": 2}, {}, "gentle"), *self.largest)
+        return (*self.some, case_of("b17,t2"), *self.largest)
 
     @property
     def further(self) -> tuple[Further, ...]:

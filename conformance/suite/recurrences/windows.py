@@ -48,7 +48,7 @@ from ..speculate import (
     accepted,
     chain_between,
 )
-from ..tables import Beside, Further, mixed, of_axes, unread, without_tokens, without_tokens_of
+from ..tables import Beside, Further, case_of, cases_of, mixed, of_axes, sizes_of, unread, without_tokens, without_tokens_of
 from .paths import LONGEST, back, behind, ends, paths
 from .recurrence import Recurrence
 
@@ -193,7 +193,7 @@ class Windows:
         shared: dict[str, Any] = {"families": ("gentle", "normal"), "draw": self.draw, "expect": self.expect, "run": run}
         shared |= {"ok": self.of.ok, "sources": {**self.of.sources, **SOURCES}}
         sizes = {**table.base, "t": 4, "j": 3}
-        rows = ({"t": 1}, {"j": 1, "t": 7}, {"b": 1, "j": 5}, {"b": 3, "t": 2}, *more)
+        rows = (*sizes_of("t1", "j1,t7", "b1,j5", "b3,t2"), *more)
         single = without_tokens(sizes) | {"j": 7}
 
         def many(sizes: Mapping[str, int], chosen: Mapping[str, str]) -> Iterator[Further]:
@@ -206,7 +206,7 @@ class Windows:
             fields["further"] = tuple((of_axes(fields["base"], changed), *rest) for changed, *rest in fields["further"])
             of = Specification(operation=f"{self.of.name}.{operation}", **fields)
             long = {"b": 1, "j": 12 if "t" in of.base else 30}
-            return with_options(of, ReplayedWindows((({"b": 3}, {}, "gentle"), (long, {"read": "last"}, "gentle"))))
+            return with_options(of, ReplayedWindows((case_of("b3"), (long, {"read": "last"}, "gentle"))))
 
         tiny, few = dict(table.tiny), {"t": 2, "j": 2}
         wide = {axis: 32 if axis == "h" else 2 for axis in tiny}
@@ -247,20 +247,18 @@ class Windows:
             made(
                 "buffered_step",
                 base=single,
-                rows=({"j": 1}, {"b": 1, "j": 17}, *more),
+                rows=(*sizes_of("j1", "b1,j17"), *more),
                 further=(
-                    ({"b": 3, "j": 70, "g": 1, "h": 1}, {}, "gentle"),
-                    ({"b": 1, "j": 150}, {"read": "last"}, "gentle"),
-                    ({"b": 17, "j": 2, "g": 1, "h": 1}, {}, "gentle"),
+                    *cases_of("b3,j70,g1,h1", "b1,j150/read=last", "b17,j2,g1,h1"),
                     *steps,
-                    ({}, {"beside": "another"}, "gentle"),
+                    case_of("beside=another"),
                 ),
                 options={"read": RUN["read"], **options},
                 production=(
                     *many({**tiny, "j": 2}, {}),
                     ({**wide, "b": 1, "j": 2}, {}, "gentle"),
                     ({**tiny, "b": 2, "j": 600}, {"read": "last"}, "gentle"),
-                    ({"b": 2}, {"beside": "two"}, "gentle"),
+                    case_of("b2/beside=two"),
                 ),
                 deep=without_tokens_of(table.deep),
                 rare=beside,
@@ -294,27 +292,27 @@ def run(capability: Capability, arguments: Arguments) -> Came:
     return handed.came()
 
 
-DEAD_NODES = unread(({"b": 6, "t": 7}, {}, "gentle"))
+DEAD_NODES = unread(case_of("b6,t7"))
 """The padding of smaller trees is never read."""
 TREE = {"tree": ("branch", "star", "vine", "none"), "ragged": ("on", "off")}
 """Operations without trees: the window is a chain."""
-FURTHER: tuple[Further, ...] = (
-    ({"b": 3, "j": 12, "t": 3}, {"lengths": "varied", "read": "last"}, "gentle"),
-    ({"b": 1, "j": 5, "t": 8}, {"accept": "all"}, "gentle"),
-    ({"b": 1, "j": 2, "t": 17}, {"accept": "all"}, "gentle"),
-    ({"b": 2, "j": 9}, {"accept": "all", "lengths": "varied", "read": "last"}, "gentle"),
-    ({"b": 17, "t": 2, "j": 2, "g": 1, "h": 1}, {"accept": "all"}, "gentle"),
+FURTHER = cases_of(
+    "b3,j12,t3/lengths=varied,read=last",
+    "b1,j5,t8/accept=all",
+    "b1,j2,t17/accept=all",
+    "b2,j9/accept=all,lengths=varied,read=last",
+    "b17,t2,j2,g1,h1/accept=all",
 )
 """Twelve windows; forty tokens accepted, past rings of 16 and 32; a window past 16 tokens; explicit flushes; more than one
 tile of rows."""
 CHAINS: tuple[Further, ...] = tuple((sizes, {**options, "tree": "none"}, family) for sizes, options, family in FURTHER)
-LONG: Further = ({"b": 1, "j": 18, "t": 8}, {"accept": "all", "read": "last"}, "gentle")
+LONG = case_of("b1,j18,t8/accept=all,read=last")
 """144 tokens: rings of up to 64 entries wrap around twice."""
-RESTS: Further = ({"b": 2, "j": 18, "t": 8, "g": 1, "h": 1}, {"accept": "rests", "read": "last"}, "gentle")
+RESTS = case_of("b2,j18,t8,g1,h1/accept=rests,read=last")
 """72 tokens of each row: a ring of up to 64 entries is flushed for a window of which the row accepts nothing, while the other
 row keeps its entries."""
 RESTING = RARE | {"accept": ("stairs", "rests")}
-TALL: Further = ({"b": 1, "j": 4, "t": 33}, {"accept": "all", "tree": "vine"}, "gentle")
+TALL = case_of("b1,j4,t33/accept=all,tree=vine")
 SOURCES = {
     "": "ReplaySSM, algorithms 2 to 6; Snakes and Ladders, section 3.1",
     "accept": "vllm-project/vllm#50272",

@@ -24,7 +24,7 @@ from .. import acceptance
 from ..called import Arguments
 from ..expected import Expected
 from ..specification import Specification
-from ..tables import Beside, Further, unread
+from ..tables import Beside, Further, case_of, cases_of, sizes_of, unread
 
 TOP, LARGE = 3.0, 9
 """The largest logit of a node; rows of a small batch."""
@@ -76,22 +76,22 @@ def expect_positions(arguments: Arguments, contract: NumericContract, used: Any)
 
 
 TIES = {"ties": ("none", "some")}
-FURTHER: tuple[Further, ...] = (
-    ({"b": 30, "t": 4, "i": 300}, {"ties": "some"}, "normal"),
-    ({"b": 12, "t": 3, "i": 5000}, {"ties": "some"}, "normal"),
-    ({"b": 12, "t": 3, "i": 5000}, {}, "normal"),
-    ({"b": 60, "i": 9}, {"tree": "chain", "ragged": "off", "ties": "some"}, "normal"),
+FURTHER = cases_of(
+    "b30,t4,i300/ties=some/normal",
+    "b12,t3,i5000/ties=some/normal",
+    "b12,t3,i5000/normal",
+    "b60,i9/tree=chain,ragged=off,ties=some/normal",
 )
 """Ties over one block of a vocabulary and over several."""
 ROWS_OF_BATCHES: tuple[Further, ...] = (
-    ({"b": 4, "t": 4}, {"ties": "some"}, "normal"),
+    case_of("b4,t4/ties=some/normal"),
     ({"b": 8, "t": 4}, Beside({"ties": "some"}, {"eos": "some", "budget": "any"}), "normal"),
     ({"b": 16, "t": 4}, Beside({"ties": "some"}, {"tree": "star", "ragged": "off", "budget": "any"}), "normal"),
     ({"b": 64, "t": 4}, Beside({}, {"tree": "vine", "eos": "some", "budget": "any"}), "masked"),
 )
-BUDGETS: Further = ({"b": 60, "i": 12}, {"tree": "chain", "ragged": "off", "budget": "any"}, "normal")
-DEAD_NODES = unread(({"b": 12, "t": 6}, {}, "normal"))
-WIDE: tuple[Further, ...] = (({"b": 65, "t": 3}, {}, "normal"), ({"b": 4, "t": 65}, {"tree": "vine"}, "normal"))
+BUDGETS = case_of("b60,i12/tree=chain,ragged=off,budget=any/normal")
+DEAD_NODES = unread(case_of("b12,t6/normal"))
+WIDE = cases_of("b65,t3/normal", "b4,t65/tree=vine/normal")
 SHARED: dict[str, Any] = {"run": acceptance.run}
 
 SPECIFICATIONS = (
@@ -112,15 +112,7 @@ SPECIFICATIONS = (
     Specification(
         operation="attention.positions",
         base={"b": 6, "t": 9},
-        rows=(
-            {"t": 1},
-            {"b": 1, "t": 33},
-            {"b": 17, "t": 4},
-            {"b": 4, "t": 8},
-            {"b": 64, "t": 2},
-            {"b": 7, "t": 6},
-            {"b": 3},
-        ),
+        rows=sizes_of("t1", "b1,t33", "b17,t4", "b4,t8", "b64,t2", "b7,t6", "b3"),
         options={"tree": ("branch", "chain", "star", "vine"), "ragged": ("on", "off")},
         families=("normal",),
         sources={"": "STree, section 3", "tree": "bug class TREE-TOPO"},

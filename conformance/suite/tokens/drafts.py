@@ -24,7 +24,7 @@ from ..acceptance import LARGE_ID, run
 from ..called import Arguments
 from ..expected import Expected
 from ..specification import Specification
-from ..tables import Further
+from ..tables import case_of, cases_of, sizes_of
 
 LONGEST = {"three": 3, "one": 1, "five": 5}
 
@@ -80,13 +80,8 @@ def _exactly(value: Array, axes: str) -> Expected:
 
 
 BASE = {"b": 5, "l": 24, "t": 3, "i": 4}
-ROWS = ({"b": 1}, {"l": 1}, {"l": 5, "t": 7}, {"t": 1}, {"i": 40}, {"b": 17, "l": 9})
-FURTHER: tuple[Further, ...] = (
-    ({"b": 3, "l": 300}, {}, "repeated"),
-    ({"b": 3, "l": 130, "t": 8, "i": 2}, {}, "repeated"),
-    ({"b": 3, "l": 40, "i": 1}, {}, "repeated"),
-    ({"b": 65, "l": 12}, {}, "repeated"),
-)
+ROWS = sizes_of("b1", "l1", "l5,t7", "t1", "i40", "b17,l9")
+FURTHER = cases_of("b3,l300/repeated", "b3,l130,t8,i2/repeated", "b3,l40,i1/repeated", "b65,l12/repeated")
 """Histories past a block of 256 tokens; long drafts; one token only; many rows."""
 SOURCES = {"": "prompt lookup decoding; Snakes and Ladders, section 5.2", "choice": "transformers takes the first occurrence"}
 SHARED: dict[str, Any] = {"families": ("repeated", "random"), "sources": SOURCES, "run": run, "further": FURTHER}
@@ -99,14 +94,14 @@ SPECIFICATIONS = (
         options={"longest": tuple(LONGEST), "choice": ("last", "first")},
         draw=draw_lookup,
         expect=expect_lookup,
-        production=(*(({"b": b, "l": 9}, {}, "repeated") for b in (4, 8, 16, 64)), ({}, {"ids": "large"}, "repeated")),
+        production=(*(({"b": b, "l": 9}, {}, "repeated") for b in (4, 8, 16, 64)), case_of("ids=large/repeated")),
         rare={"ids": ("near", "large")},
         **SHARED,
     ),
     Specification(
         operation="draft.png",
         base={**BASE, "m": 3},
-        rows=(*ROWS, {"m": 1}, {"m": 9}),
+        rows=(*ROWS, *sizes_of("m1", "m9")),
         options={},
         draw=draw_png,
         expect=expect_png,

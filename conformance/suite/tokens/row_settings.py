@@ -20,7 +20,7 @@ from .. import processors
 from ..called import Arguments, pure
 from ..expected import Expected
 from ..specification import Specification
-from ..tables import Further
+from ..tables import cases_of, sizes_of
 
 DRAWN: dict[str, tuple[float, ...]] = {
     "temperature": (0.7, 3.0, 0.0, 1.5),
@@ -59,17 +59,17 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
     return processors.expect_rows(logits, prompt, output, own, contract)
 
 
-FURTHER: tuple[Further, ...] = (
-    ({"b": 30}, {"min_p": "some"}, "normal"),
-    ({"b": 30}, {"min_p": "some", "combine": "several"}, "masked"),
-    ({"b": 9, "i": 2000}, {"min_p": "some"}, "normal"),
-    ({"b": 65, "i": 9}, {"combine": "several"}, "normal"),
+FURTHER = cases_of(
+    "b30/min_p=some/normal",
+    "b30/min_p=some,combine=several/masked",
+    "b9,i2000/min_p=some/normal",
+    "b65,i9/combine=several/normal",
 )
 """Every setting in several rows; a large vocabulary; many rows."""
 SPECIFICATION = Specification(
     operation="acceptance.process_rows",
     base={**processors.BASE, "b": 9},
-    rows=({"b": 1}, {"b": 3, "i": 300}, {"b": 17, "i": 5}, {"l": 1, "t": 9}, {"b": 8}),
+    rows=sizes_of("b1", "b3,i300", "b17,i5", "l1,t9", "b8"),
     options={"min_p": ("off", "some"), "combine": ("one", "several")},
     families=("normal", "tied", "masked"),
     sources={

@@ -40,6 +40,7 @@ from ..called import Arguments, Came
 from ..expected import Expected
 from ..generate import counted
 from ..specification import Specification
+from ..tables import sizes_of
 
 EACH, RUNS = 5000, 100
 """Rows for each of b, since fewer would show nothing, and most counts of runs."""
@@ -126,7 +127,7 @@ def counted_well(sizes: Mapping[str, int]) -> bool:
 SPECIFICATION = Specification(
     operation="generate.sampled",
     base={"b": 6, "i": 3, "j": 3, "t": 3},
-    rows=({"t": 1}, {"t": 2}, {"t": 5, "j": 2}, {"i": 2, "j": 5}, {"i": 7, "j": 1}, {"b": 5, "t": 8}),
+    rows=sizes_of("t1", "t2", "t5,j2", "i2,j5", "i7,j1", "b5,t8"),
     options={"laws": ("apart", "near", "zeros")},
     families=("normal",),
     sources={"": "arXiv:2211.17192, section 2.3; bug classes Q-MISMATCH, RNG"},
