@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import of_operation
 from conformance.suite.recurrences import RECURRENCES
 from ssmspec_ref import tree
 from ssmspec_ref.contract import Capability, NumericContract, Subject
@@ -86,7 +86,7 @@ def equal(what: str, one: Array, other: Array) -> None:
 
 def given_of(kind: str, subject: Subject, family: str, seed: int) -> Given:
     """An input drawn as in the suite, in the formats of the subject's contract."""
-    specification = next(s for s in SPECIFICATIONS if s.operation == f"{kind}.scan")
+    specification = of_operation(f"{kind}.scan")[0]
     case = specification.case({"t": 6}, {}, family, seed)
     S, window, params = specification.draw(case, subject.capabilities[f"{kind}.scan"].contract)
     return Given(kind, subject, S, window, params)

@@ -15,7 +15,7 @@ from conformance.cases import Case
 from conformance.faults.by_hand.shared_memory import BlocksOfACall
 from conformance.faults.rollback import lives, ranks
 from conformance.judge.verdict import judge
-from conformance.suite import SPECIFICATIONS, find
+from conformance.suite import find, of_operation
 from conformance.suite.life.ranks import channels, cut, joined, of_servers
 from conformance.suite.life.script import WAYS, Model, Step
 from conformance.suite.life.states import BLOCK, hit, same
@@ -24,7 +24,7 @@ from ssmspec_ref.layers import mixer
 
 from .judging import judged, passes
 
-SPECIFICATION = next(s for s in SPECIFICATIONS if s.operation == "life.states" and s.fixed["kind"] == "mamba2")
+SPECIFICATION = next(s for s in of_operation("life.states") if s.fixed["kind"] == "mamba2")
 BESIDE = ("fork", "mixed")
 """Scripts that feed a sequence and its fork in one server."""
 TINY = "life.states/b3,t4,j40,g1,h1,p2,n2,w2/script={},kind=mamba2/gentle/s0"

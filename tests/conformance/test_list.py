@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from conformance import main
 from conformance.adapters import reference
 from conformance.run.plan import Selection, plan
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import of_operation
 from ssmspec_ref.contract import Limits
 
 
@@ -18,7 +18,7 @@ def listed(*words: str) -> tuple[list[str], str, int]:
 
 
 def test_the_tier_is_that_of_a_run_and_the_cases_are_counted() -> None:
-    (specification,) = (one for one in SPECIFICATIONS if one.operation == "ssd.step")
+    (specification,) = of_operation("ssd.step")
     lines, told, code = listed("--operation", "ssd.step")
     assert code == 0
     assert [line.split()[0] for line in lines] == [*map(specification.identify, specification.cases("standard", Limits()))]

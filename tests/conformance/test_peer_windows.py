@@ -12,7 +12,7 @@ from conformance.adapters.peer_kernels import sglang_rings, sglang_windows, vllm
 from conformance.adapters.peer_kernels.pools import Pool, with_oldest
 from conformance.adapters.peer_kernels.sources import Tensors
 from conformance.judge.verdict import judge
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import of_operation
 from ssmspec_ref import tree
 from ssmspec_ref.contract import Capability, Limits, NumericContract, Verdict
 from tests.peer_kernels import VLLM, SGLang
@@ -22,7 +22,7 @@ MAMBA2 = Limits({"kind": ("mamba2",)}, {"t": (1, 7)})
 
 def verdicts(operation: str, run: Any) -> list[Verdict]:
     """Every fourth case of the tier smoke, of windows up to 7 tokens."""
-    wanted = next(s for s in SPECIFICATIONS if s.operation == operation and s.fixed.get("kind", "mamba2") == "mamba2")
+    wanted = next(s for s in of_operation(operation) if s.fixed.get("kind", "mamba2") == "mamba2")
     capability = Capability(run, NumericContract(), MAMBA2)
     limits = Limits({}, MAMBA2.sizes)
     return [judge(wanted, capability, case).verdict for case in list(wanted.cases("smoke", limits))[::4]]

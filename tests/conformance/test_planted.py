@@ -12,7 +12,7 @@ from conformance.faults.fault import FP32, planted, single
 from conformance.faults.right import right
 from conformance.mistakes import operators
 from conformance.mistakes.mistake import Mistake, after, before, inputs, instead, parameters
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import of_operation
 from ssmspec_ref.contract import FLOAT64
 from ssmspec_ref.errors import ParameterError
 
@@ -125,7 +125,7 @@ def test_every_input_that_a_row_names_is_one_of_its_operation() -> None:
     known: dict[str, set[str]] = defaultdict(set)
     for operation in {fault.operation for fault in rows}:
         limits = [fault.capability.limits for fault in rows if fault.operation == operation]
-        for specification in (one for one in SPECIFICATIONS if one.operation == operation):
+        for specification in of_operation(operation):
             for taken in {repr(one): one for one in limits}.values():
                 ways = {case.options.get("slots"): case for case in specification.cases("standard", taken)}
                 for case in ways.values():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import of_operation
 from ssmspec_ref.contract import Capability, Limits
 
 ROOT = Path(__file__).parents[2]
@@ -106,8 +106,7 @@ def test_the_comment_is_true(file: Path) -> None:
     for subject in module.adapter(*(["meta"] if file.stem == "ssd_triton" else [])).subjects:
         for operation, declared in subject.capabilities.items():
             takes, limits = getattr(module, "TAKES", {}), declared.limits
-            own_kind = (s for s in SPECIFICATIONS if s.operation == operation)
-            specifications = [s for s in own_kind if any(True for _ in s.cases("smoke", limits))]
+            specifications = [s for s in of_operation(operation) if any(True for _ in s.cases("smoke", limits))]
             others = Limits({name: given for name, given in limits.options.items() if name not in takes})
             every, own = (values(specifications, of) for of in (others, limits))
             assert own == every | {name: {*named} for name, named in takes.items()}, operation

@@ -7,7 +7,7 @@ import pytest
 
 from conformance.cases import Case
 from conformance.judge.verdict import judge
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import of_operation
 from conformance.suite.graph.replayed import replayed
 from conformance.suite.specification import Specification
 from ssmspec_fast.adapters.kernels import adapter
@@ -33,7 +33,7 @@ IN_CI = (
 def declared() -> Iterator[tuple[Subject, Specification, Capability]]:
     for subject in adapter("cuda" if device.COMPILED else "cpu").subjects:
         for operation, capability in subject.capabilities.items():
-            yield from ((subject, of, capability) for of in SPECIFICATIONS if of.operation == operation)
+            yield from ((subject, of, capability) for of in of_operation(operation))
 
 
 def cases() -> Iterator[Any]:

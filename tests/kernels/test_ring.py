@@ -11,7 +11,7 @@ import torch
 
 from conformance.judge.verdict import judge
 from conformance.ring.judge import cases, judged, oracles
-from conformance.suite import SPECIFICATIONS, find
+from conformance.suite import find, of_operation
 from ssmspec_fast.adapters.kernels import INTERPRETED, Kernels, adapter
 from ssmspec_kernels.ssd.ssd_scan import ssd_scan
 from ssmspec_ref.contract import Capability, NumericContract, Subject, Verdict
@@ -37,7 +37,7 @@ def judgeable(meaning: bool) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("subject", "operation"), list(judgeable(False)))
 def test_what_has_no_meaning_in_the_ring_is_not_judged_and_says_why(subject: Subject, operation: str) -> None:
-    specification = next(s for s in SPECIFICATIONS if s.operation == operation)
+    specification = of_operation(operation)[0]
     capability = subject.capabilities[operation]
     (first, *_) = cases(specification, capability.limits, "smoke")
     found = judged(specification, capability, first, kernels=True)
@@ -47,7 +47,7 @@ def test_what_has_no_meaning_in_the_ring_is_not_judged_and_says_why(subject: Sub
 
 @pytest.mark.parametrize(("subject", "operation"), list(judgeable(True)))
 def test_a_kernel_is_equal_to_the_reference_without_rounding(subject: Subject, operation: str) -> None:
-    specification = next(s for s in SPECIFICATIONS if s.operation == operation)
+    specification = of_operation(operation)[0]
     capability = subject.capabilities[operation]
     every = list(cases(specification, capability.limits, "smoke"))
     found = [judged(specification, capability, case, kernels=True) for case in every[::3][:EACH]]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conformance.judge import rounding
 from conformance.judge.verdict import Judgement, judge
-from conformance.suite import SPECIFICATIONS, find
+from conformance.suite import find, of_operation
 from ssmspec_fast.adapters.kernel_parts.coded import KEPT, Coded, capability
 from ssmspec_fast.adapters.kernels import Kernels
 from ssmspec_kernels.coded import ssd_coded_step
@@ -24,7 +24,7 @@ from tests.kernels.device import COMPILED
 from tests.kernels.mutants import mutated
 from tests.kernels.tensors import Kept, watch
 
-STEP = next(found for found in SPECIFICATIONS if found.operation == "ssd.step")
+STEP = of_operation("ssd.step")[0]
 IDS = (
     "ssd.step/b2,g2,h6,p5,n4/plain/normal/s0",
     "ssd.step/b3,g2,h6,p5,n17/D=channel,z=on/gentle/s0",

@@ -1,5 +1,6 @@
-"""What a newcomer does is a patch: what is added is new files and few rows, is judged and passes; a failing gate is explained
-without a change; what is wrong in the flush of a ring is mended in one file.
+"""What a newcomer does is a patch: what is added is new files and few rows, is judged and passes; an option of a recurrence
+is in ten files, with its tests; a failing gate is explained without a change; what is wrong in the flush of a ring is mended
+in one file.
 
 Made by `git diff -U1` in a checkout where the task was done; where a patch no longer applies, do the task again. The rows of
 a recurrence are the first of their registries, and its imports come first: there the lines beside them stay as they are.
@@ -50,6 +51,11 @@ TASKS = (
         ("--adapter", "numpy_fp32", "--operation", "ssd.scan"),
         "conformance/adapters/numpy_fp32.py", "np.exp(dt[:, t] * A)", "np.exp2(np.float32(1.44) * dt[:, t] * A)",
     ),
+    Task(
+        "add_option", 10,
+        ("--adapter", "ssmspec_fast", "--subject", "operations", "--case", "selective.scan/b2,t7,d6,n4/dt_cap=on/gentle/s0"),
+        "ssmspec_fast/operations/torch_recurrences.py", "dt.clamp(max=params.dt_cap)", "dt",
+    ),
 )  # fmt: skip
 FLUSH = Task(
     "mend_flush", 1,
@@ -72,7 +78,8 @@ def changed(patch: str) -> list[str]:
 def judged(tree: Path, task: Task) -> int:
     """The exit code of the run in a tree."""
     path = os.pathsep.join((str(tree), str(tree / "kernels")))
-    command = [sys.executable, "-P", "-m", "conformance", "run", *task.run, "--tier", "smoke", "--report", "report"]
+    tier = () if "--case" in task.run else ("--tier", "smoke")
+    command = [sys.executable, "-P", "-m", "conformance", "run", *task.run, *tier, "--report", "report"]
     shutil.rmtree(tree / "report", ignore_errors=True)
     done = subprocess.run(command, cwd=tree, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stdout + done.stderr
@@ -83,6 +90,13 @@ def judged(tree: Path, task: Task) -> int:
 def test_few_existing_files_are_changed(task: Task) -> None:
     """The changelog is one more; it changes too often to be in a patch."""
     assert 0 < 1 + len(changed((HERE / f"{task.patch}.patch").read_text())) <= task.most
+
+
+def test_an_option_of_a_recurrence_is_in_ten_files_with_its_tests() -> None:
+    """The oracle, its other derivation, the bound, the suite, the engine; and no adapter that does not have it."""
+    files = re.findall(r"^\+\+\+ b/(.+)$", (HERE / "add_option.patch").read_text(), re.MULTILINE)
+    assert len(files) <= 10
+    assert any(file.startswith("tests/") for file in files)
 
 
 def copied(tree: Path, *more: str) -> None:

@@ -15,7 +15,7 @@ from conformance.judge.draw import Draw
 from conformance.judge.verdict import judge
 from conformance.run.load import load
 from conformance.run.plan import Job, Selection, plan
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import SPECIFICATIONS, of_operation
 from conformance.suite.recurrences import KINDS
 from property_tests.laws.recurrence_laws import LAWS
 from property_tests.laws.relations import given_of
@@ -54,7 +54,7 @@ def failed(of: list[Job]) -> list[str]:
 
 
 def drawn(case: dict[str, int] | None = None) -> tuple[Any, Any, Any]:
-    scan = next(s for s in SPECIFICATIONS if s.operation == f"{NAME}.scan")
+    scan = of_operation(f"{NAME}.scan")[0]
     return scan.draw(scan.case(case or {}, {}, "normal", 1), FLOAT64)  # type: ignore[return-value]
 
 
@@ -74,7 +74,7 @@ def test_its_derivations_agree() -> None:
 
 def test_its_layers_have_bounds() -> None:
     kind = KINDS[NAME]
-    scan = next(s for s in SPECIFICATIONS if s.operation == "layer.prefill" and s.fixed["kind"] == NAME)
+    scan = next(s for s in of_operation("layer.prefill") if s.fixed["kind"] == NAME)
     draw = Draw(scan.case({}, {}, "normal", 0), FLOAT64)
     record, u = kind.layer(draw), draw.array("u", (2, 6, kind.residual(draw.sizes)))
     state = new_state(record.mixer, 2)

@@ -11,7 +11,7 @@ from conformance.diagnose.equations.search import SECONDS as LINES
 from conformance.diagnose.facts import causes, equation, tried
 from conformance.diagnose.observe import observe
 from conformance.judge.clock import Clock
-from conformance.suite import SPECIFICATIONS
+from conformance.suite import of_operation
 from ssmspec_ref import conv, delta, selective, ssd
 from ssmspec_ref.contract import Capability, NumericContract
 from ssmspec_ref.layers import mixer
@@ -159,7 +159,7 @@ SLOW = {"all"}
 def test_a_mistake_is_told_in_words_or_by_a_line_of_the_reference(name: str) -> None:
     run, operation, words = MISTAKES[name]
     capability = Capability(run, NumericContract())
-    specification = next(one for one in SPECIFICATIONS if one.operation == operation)
+    specification = of_operation(operation)[0]
     seen, passing = [], []
     for case in list(specification.cases("standard", capability.limits))[:CASES]:
         found = observe(specification, capability, case)
