@@ -27,7 +27,7 @@ class Table:
 
     base: Sizes
     rows: tuple[Sizes, ...]
-    state: tuple[str, ...] = ()
+    state: tuple[str, str] | tuple[()] = ()
     beyond: tuple[Further, ...] = ()
     some: tuple[Further, ...] = ()
     longer: tuple[Further, ...] = ()
@@ -55,7 +55,8 @@ class Table:
     @property
     def largest(self) -> tuple[Further, ...]:
         """More than one tile of channels, of heads, of rows."""
-        beyond = (({"b": 1, "t": 2, **self.square, **sizes}, *rest) for sizes, *rest in self.beyond)
+        small = {"b": 1, "t": 2, **self.square}
+        beyond = ((small | dict(sizes), options, family) for sizes, options, family in self.beyond)
         return self._own((*beyond, ({"b": 65, "t": 2, **self.square}, {}, "gentle")))
 
     @property
@@ -88,4 +89,4 @@ class Table:
 
     def _own(self, cases: Iterable[Further]) -> tuple[Further, ...]:
         """The cases, with the axes that the recurrence has."""
-        return tuple((of_axes(self.base, sizes), *rest) for sizes, *rest in cases)
+        return tuple((of_axes(self.base, sizes), options, family) for sizes, options, family in cases)
