@@ -53,8 +53,8 @@ def find(identity: str) -> tuple[Specification, Case]:
 
     Raises: UnknownCase.
     """
-    operation = identity.partition("/")[0]
-    of_it = of_operation(operation) if "/" in identity else []
+    operation, slash, _ = identity.partition("/")
+    of_it = of_operation(operation) if slash else []
     if not of_it:
         near = "" if operation in OPERATIONS else nearest(operation, OPERATIONS)
         raise UnknownCase(
