@@ -26,7 +26,7 @@ TOKENS = (*choices.SPECIFICATIONS, row_settings.SPECIFICATION, *drafts.SPECIFICA
 WITHOUT_STATE = (*ATTENTION, *ACCEPTANCE, *PROCESSORS, *TOKENS)
 ENGINES = (*GENERATE, sampled_runs.SPECIFICATION)
 ON_LAYERS: dict[str, Rows[Specification]] = {"layer": LAYERS, "speculate": SPECULATE, "life": states.SPECIFICATIONS}
-"""The operations on kinds of layers, by what stands before the dot of their names."""
+"""The operations on kinds of layers, by the group in their names, before the dot."""
 
 
 def _of_recurrences(*kinds: Recurrence) -> Iterator[Specification]:

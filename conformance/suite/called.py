@@ -1,4 +1,4 @@
-"""Calls of an implementation: the arguments, and what came back."""
+"""Calls of an implementation: their arguments and results."""
 
 from dataclasses import dataclass
 from typing import Any
