@@ -1,8 +1,8 @@
 """Of the slowest tests a fifth runs in CI, another one each day; `--draw all` runs all of them.
 
-`tests/slow.txt` lists functions whose cases take seconds, with their mean, and the commit of the last run of all tests. Of the
-cases of such a function every fifth runs, and at least one (`conformance.progress.rotation`); functions without cases count as
-cases of their file. `--draw 2026-11-30:1f0c2a` repeats a run, and the header of each run prints its draw.
+`tests/slow.txt` lists functions whose cases take seconds, with their mean, and the commit of the last run of all tests. Every
+fifth case of such a function runs, and at least one (`conformance.progress.rotation`); functions without cases count as cases
+of their file. `--draw 2026-11-30:1f0c2a` repeats a run, and the header of each run prints its draw.
 
 Always run: what `tests/failed.txt` names, the failures of the last nightly run, and the tests whose file, or a file that it
 imports, has changed since the last run of all tests. A file that more than a quarter of the slow tests' files import does not
