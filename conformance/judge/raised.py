@@ -1,7 +1,7 @@
 """An exception of an implementation: the kinds of failure that it is, and the line that raised it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 REFUSED = "refused"
 """The kind of a case that the implementation refuses (`ssmspec_ref.errors.Unsupported`), though its limits claim it."""
@@ -25,5 +25,5 @@ def _ended(message: str) -> str:
     return message.partition(" | ")[0]
 
 
-ORIGINS: dict[str, Callable[[str], str]] = dict.fromkeys(RAISED, _raised) | {"crash": _ended}
+ORIGINS: Mapping[str, Callable[[str], str]] = dict.fromkeys(RAISED, _raised) | {"crash": _ended}
 """How the place where a failure of each kind arose is read from its message."""
