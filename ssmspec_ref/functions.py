@@ -75,6 +75,10 @@ def product(a: Array) -> Array:
     return a
 
 
+ROUNDINGS = frozenset({"stored", "kept", "passed", "product"})
+"""The functions that return their first argument over float64."""
+
+
 @named
 def decay(log: Array) -> Array:
     """exp of a log decay, which is at most 0 however it was computed."""

@@ -10,6 +10,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import ssmspec_ref
+from ssmspec_ref.functions import ROUNDINGS
 
 ROOT = Path(ssmspec_ref.__file__).parent
 NO_EQUATION = frozenset(
@@ -80,8 +81,17 @@ def _computes(file: str) -> bool:
     return path.is_relative_to(ROOT) and NO_EQUATION.isdisjoint(path.relative_to(ROOT).parts)
 
 
+class Unrounded(ast.NodeTransformer):
+    """An equation as its paper prints it: without the names of roundings, which change nothing in float64."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        rounds = isinstance(node.func, ast.Name) and node.func.id in ROUNDINGS
+        return node.args[0] if rounds else node
+
+
 def _definitions(file: str) -> dict[int, ast.FunctionDef]:
     """The functions of a file by their first line, which is that of a decorator."""
-    tree = ast.parse(Path(file).read_text())
+    tree = Unrounded().visit(ast.parse(Path(file).read_text()))
     every = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return {min([node.lineno, *(d.lineno for d in node.decorator_list)]): node for node in every}

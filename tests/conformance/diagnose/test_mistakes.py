@@ -128,7 +128,7 @@ def whole_is_one_short(layer: Any, state: Any) -> Commits:
 
 MISTAKES: dict[str, tuple[Callable[..., Any], str, str]] = {
     "decay": (dead_tokens_decay, "delta.scan_masked", "as if dead tokens decayed the state, and added nothing to it"),
-    "eps": (eps_outside_the_root, "delta.step", "einsum('...k, ...k -> ...', x, x)) + params.eps)"),
+    "eps": (eps_outside_the_root, "delta.step", "einsum('...k, ...k -> ...', x, x)) + eps)"),
     "scale": (scaled_again, "delta.step", "as if q were scaled twice"),
     "softplus": (log_of_one_plus, "selective.step", "it would hold under softplus=log"),
     "number": (mask_as_a_number, "delta.scan_masked", "as if the first tokens of a row were live, as many as live marks"),
