@@ -201,7 +201,7 @@ def test_what_no_bound_decided_is_not_placed() -> None:
 
 
 def test_a_search_that_breaks_leaves_the_verdict_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: Any) -> None:
+    def broken(*given: Any, **named: Any) -> None:
         raise AssertionError("no such cause")
 
     monkeypatch.setattr("conformance.run.causes.facts", broken)
