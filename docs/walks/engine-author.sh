@@ -25,7 +25,7 @@ cat rollback.txt
 # A checkpoint with a smaller drafter, and with n-grams of the text: identical to plain decoding?
 ssmspec generate --checkpoint mamba2 --drafter mamba2-drafter --prompt "def mean(values):" --compare --max-tokens 24 2>&1 | tee same.txt
 grep -q "identical to plain decoding: 1 of 1 prompts" same.txt
-cp -r "$(python -c 'from ssmspec_fast.cli.generate import SHIPPED; print(SHIPPED)')/mamba2" shipped
+cp -r "$(python -c 'from ssmspec_fast.cli.shipped import SHIPPED; print(SHIPPED)')/mamba2" shipped
 printf 'def mean(values):\nfor x in [1, 2, 1, 2, 1, 2]:\n' > prompts.txt
 ssmspec generate --checkpoint ./shipped --drafter ngram --mode fast --prompts prompts.txt --compare --max-tokens 24 2>&1 | tee shipped.txt
 grep -q "identical to plain decoding: 2 of 2 prompts" shipped.txt

@@ -24,7 +24,7 @@ def test_what_init_writes_passes_in_the_interpreter(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("mask=in_p, other=0.0)", "mask=at_p < p + 1, other=0.0)", "bytes past the end of x, which has"),
-        ("group = head // (h // g)", "group = head % g", "Head h reads group h mod g instead of h"),
+        ("group = head // (h // g)", "group = head % g", "as if head h read group h mod g"),
     ],
     ids=["mask", "group"],
 )  # fmt: skip

@@ -67,7 +67,7 @@ def test_engine_author_finds_a_bug(tmp_path: Path) -> None:
     said = walk("engine-author", tmp_path)
     assert re.search(r"\s(19|20|21)/\1\s", said)  # 19 of the table, and two that are drawn, which it may hold already
     assert "generate.greedy" in said
-    assert "in the recurrent state after window 0" in said
+    assert "S after window 0 at row 0" in said
     assert re.findall(r"identical to plain decoding: (\d) of (\d) prompts", said) == [
         ("1", "1"),
         ("2", "2"),
