@@ -55,7 +55,7 @@ def test_kernel_author_and_ci_owner_go_from_nothing_to_red_and_green(tmp_path: P
     said = walk("kernel-author", yours)
     assert files(tmp_path / "ssmspec") == cloned, "the installation leaves nothing in the clone"
     assert "5/5" in said
-    assert "y is wrong by" in said
+    assert "differs   y at row" in said
     torch = subprocess.run([str(yours / ".venv" / "bin" / "python"), "-c", "import torch"], capture_output=True, check=False)
     assert torch.returncode == 1, "the installation takes no torch"
     said = walk("ci-owner", yours)
