@@ -344,7 +344,7 @@ def test_a_file_of_prompts_that_is_too_large_is_refused_unread(tmp_path: Path) -
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
-    monkeypatch.setitem(sys.modules, "ssmspec_fast.api", None)
+    monkeypatch.setitem(sys.modules, "ssmspec_fast.generator", None)
     made = call("--checkpoint", trained / "mamba2", "--prompt", "x")
     assert made.exit_code == REFUSED
     assert "pip install '../ssmspec[transformers]'" in made.stderr
