@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from ssmspec_fast.cli import choices, demo
+from ssmspec_fast.cli.shipped import that_ships
 from ssmspec_fast.engine.traces import run
 from ssmspec_fast.operations import SSDInputs, SSDParams
 from ssmspec_fast.operations import torch_windows as at_once
@@ -63,7 +64,7 @@ def test_bitwise_mode_takes_no_tokens_at_once() -> None:
 
 
 def test_the_pair_of_the_demo_is_plain_decoding_in_either_mode() -> None:
-    target, drafter = demo.shipped(demo.TARGET), demo.shipped(demo.DRAFTER)
+    target, drafter = that_ships(demo.TARGET), that_ships(demo.DRAFTER)
     plain = {mode: run(target, [demo.PROMPT], 16, mode=mode, dtype="float32") for mode in choices.MODES}
     assert plain["bitwise"].tokens == plain["fast"].tokens
     for method in ("snapshots", "activation-replay"):
