@@ -314,8 +314,7 @@ def _judge(
         outcome.results += idle(outcome.results)
         folder.finish(outcome.results, outcome.diagnoses, artefacts.write)
     where = f"{folder.path / 'report.jsonl'}, page: {folder.path / 'report.html'}"
-    more = f"{command()} report {shlex.quote(str(folder.path))} --full"
-    show(tables, head, outcome.results, outcome.diagnoses, where, watch.tabled, more)
+    show(tables, head, outcome.results, outcome.diagnoses, where, watch.tabled, _full(folder.path))
     return outcome, bool(jobs) or bool(head.shard)
 
 
@@ -376,10 +375,14 @@ def show_report(
     if output_format is not Format.text:
         typer.echo(MADE[output_format](read), nl=False)
         return
-    more = "" if full else f"{command()} report {shlex.quote(str(path))} --full"
-    show(Console(), read.header, read.results, read.diagnoses, str(path), folded=more)
+    show(Console(), read.header, read.results, read.diagnoses, str(path), folded="" if full else _full(path))
     if told := artefacts.foreign_badge(path, read):
         Console(stderr=True).print(Text(told, style="yellow"), soft_wrap=True)
+
+
+def _full(path: Path) -> str:
+    """The command that prints every line of a report's failures."""
+    return f"{command()} report {shlex.quote(str(path))} --full"
 
 
 @app.command(name="schema")

@@ -75,8 +75,8 @@ def product(a: Array) -> Array:
     return a
 
 
-ROUNDINGS = frozenset({"stored", "kept", "passed", "product"})
-"""The functions that return their first argument over float64."""
+ROUNDINGS = frozenset(function.__name__ for function in (stored, kept, passed, product))
+"""The names of the functions that return their first argument over float64."""
 
 
 @named

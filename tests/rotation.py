@@ -13,7 +13,6 @@ count: a case of each function sees it. Where git cannot tell, all run.
 writes both lists anew.
 """
 
-import ast
 import functools
 import re
 from collections import Counter, defaultdict
@@ -27,6 +26,7 @@ import pytest
 import typer
 
 from conformance.progress.rotation import ALL, PARTS, Draw, git, read_draw
+from tests.imported import imported_names
 
 ROOT = Path(__file__).parents[1]
 SLOW = ROOT / "tests" / "slow.txt"
@@ -98,20 +98,11 @@ def changed(commit: str) -> frozenset[str] | None:
 def imports(file: str) -> set[str]:
     """The files of the project that a test's file names in its imports, and itself."""
     path, found = ROOT / file, {file}
-    package = Path(file).parent.parts
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            modules = [alias.name.split(".") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = list(package[: len(package) - node.level + 1]) if node.level else []
-            base += node.module.split(".") if node.module else []
-            modules = [base, *([*base, alias.name] for alias in node.names)]
-        else:
-            continue
-        for module in modules:
+    for module, name in imported_names(path.read_text(), Path(file).parent.parts):
+        for parts in (module, [*module, name] if name else module):
             for root in ("", "kernels/"):
-                stem = root + "/".join(module)
-                found |= {name for name in (f"{stem}.py", f"{stem}/__init__.py") if (ROOT / name).is_file()}
+                stem = root + "/".join(parts)
+                found |= {place for place in (f"{stem}.py", f"{stem}/__init__.py") if (ROOT / place).is_file()}
     return found
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import networkx
 import pytest
 
+from tests.imported import imported_names
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "ssmspec_ref": ROOT / "ssmspec_ref",
@@ -69,20 +71,12 @@ def circles(roots: Mapping[str, Path]) -> list[set[str]]:
     every, graph = modules(roots), networkx.DiGraph()
     for name, file in every.items():
         inside = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                named = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                base = inside[: len(inside) - node.level + 1] if node.level else []
-                base = [*base, *(node.module.split(".") if node.module else ())]
-                named = [".".join([*base, alias.name]) for alias in node.names]
-            else:
-                continue
-            for other in named:
-                while other and other not in every:
-                    other = other.rpartition(".")[0]
-                if other and not f"{name}.".startswith(f"{other}."):
-                    graph.add_edge(name, other)
+        for module, taken in imported_names(file.read_text(), inside):
+            other = ".".join([*module, taken] if taken else module)
+            while other and other not in every:
+                other = other.rpartition(".")[0]
+            if other and not f"{name}.".startswith(f"{other}."):
+                graph.add_edge(name, other)
     return [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
 
 

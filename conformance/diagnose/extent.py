@@ -28,7 +28,7 @@ def place(axes: str, index: tuple[int, ...], sizes: Mapping[str, int] | None = N
 
 
 def _along(letter: str, at: int, sizes: Mapping[str, int]) -> str:
-    name, inside = piece_at(letter, at, sizes) if sizes else ("", {letter: at})
+    name, inside = piece_at(letter, at, sizes)
     told = ", ".join(f"{word(axis)} {index}" for axis, index in inside.items())
     return f"{name} ({told})" if name else told
 

@@ -12,9 +12,9 @@ NAMES = {"pn+f+rn+p": ("the state matrix", "the angles", "the last key", "the la
 
 
 def pieces(axis: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, str, int, int]]:
-    """The name of each piece, its own axes, and where it begins and ends; nothing for an axis of one piece."""
+    """The name of each piece, its own axes, and where it begins and ends; none for an axis of one piece, or without sizes."""
     begin = 0
-    for name, own in zip(NAMES.get(axis, ()), axis.split("+"), strict=False):
+    for name, own in zip(NAMES.get(axis, ()) if sizes else (), axis.split("+"), strict=False):
         end = begin + prod(sizes[letter] for letter in own)
         yield name, own, begin, end
         begin = end

@@ -1,18 +1,15 @@
 """What a report has to tell a reviewer: a finding for each kind of failure, and for each cell with unknown cases."""
 
-import re
 import shlex
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..judge.raised import places
 from ..report.failure_groups import FailureGroup, grouped
 from ..report.reading import reading
 from ..report.stream import Report, Result
-
-LINE = re.compile(r"\| (\S+):(\d+) ")
-"""A position in the message of an exception (`calls.tail`)."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def position(rerun: str, message: str) -> tuple[str, int]:
     words = shlex.split(rerun)
     module = words[words.index("--adapter") + 1].partition(":")[0] if "--adapter" in words[:-1] else ""
     file = module_file(module) if module else ""
-    lines = [int(line) for name, line in LINE.findall(message) if file and name == Path(file).name]
+    lines = [int(line) for name, line in places(message) if file and name == Path(file).name]
     return file, lines[-1] if lines else 1
 
 

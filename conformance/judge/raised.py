@@ -7,8 +7,12 @@ REFUSED = "refused"
 """The kind of a case that the implementation refuses (`ssmspec_ref.errors.Unsupported`), though its limits claim it."""
 RAISED = ("error", REFUSED)
 SECOND = re.compile(r"^with the inputs of seed \d+: ")
-PLACE = re.compile(r"\| (\S+:\d+) ")
-"""The positions that an exception passed through, in the format of `calls.tail`."""
+PLACE = re.compile(r"\| (\S+):(\d+) ")
+
+
+def places(message: str) -> list[tuple[str, str]]:
+    """The files and lines that an exception passed through, the innermost last, from its message (`calls.tail`)."""
+    return PLACE.findall(message)
 
 
 def origin(kind: str, message: str) -> str:
@@ -18,7 +22,7 @@ def origin(kind: str, message: str) -> str:
 
 def _raised(message: str) -> str:
     told = SECOND.sub("", message)
-    return " ".join([told.partition(":")[0], *PLACE.findall(told)[-1:]])
+    return " ".join([told.partition(":")[0], *map(":".join, places(told)[-1:])])
 
 
 def _ended(message: str) -> str:

@@ -443,9 +443,8 @@ def _beyond(m: Measured, sizes: Mapping[str, int]) -> str:
 
 def _place(first: Mapping[str, int], sizes: Mapping[str, int]) -> str:
     """b=0, h=1, f=2 of the angles"""
-    named = [piece_at(axis, index, sizes) if sizes else ("", {axis: index}) for axis, index in first.items()]
     told = (
         ", ".join(f"{axis}={index}" for axis, index in inside.items()) + (f" of {name}" if name else "")
-        for name, inside in named
+        for name, inside in (piece_at(axis, index, sizes) for axis, index in first.items())
     )
     return ", ".join(told) or "its only value"

@@ -14,16 +14,7 @@ from ssmspec_ref.functions import ROUNDINGS
 
 ROOT = Path(ssmspec_ref.__file__).parent
 NO_EQUATION = frozenset(
-    {
-        "checks.py",
-        "contract.py",
-        "errors.py",
-        "error_bounds",
-        "options",
-        "records.py",
-        "registry.py",
-        "shapes.py",
-    }
+    {"checks.py", "contract.py", "errors.py", "error_bounds", "options", "records.py", "registry.py", "shapes.py"}
 )
 """Files and folders of the reference that check, describe or bound, and compute no output."""
 
