@@ -17,6 +17,12 @@ from tests.rotation import (  # noqa: F401  the hooks that choose among slow tes
 )
 
 
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders that a command of one test puts on the path are not on that of the next."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
 @pytest.fixture
 def heeds_interrupts() -> Iterator[None]:
     """A process that a shell started in the background ignores SIGINT; here it is heeded."""

@@ -139,7 +139,8 @@ def _inputs(
 def _transition(token: Any, key: Approx, error: Array) -> tuple[Array, Array]:
     """M = (I - beta k k^T) diag(a), and the error of S as the step propagated it: the same in absolute values."""
     k, identity = key.value, np.eye(key.shape[-1])
-    a = np.broadcast_to(np.exp(token.g.value.reshape(*k.shape[:2], -1)), k.shape)
+    g = token.g.value if token.g.value.ndim == k.ndim else token.g.value[..., None]
+    a = np.broadcast_to(np.exp(g), k.shape)
     outer = einsum("bh, bhi, bhj, bhj -> bhij", token.beta.value, k, k, a)
     return identity * a[:, :, None] - outer, (identity * a[:, :, None] + np.abs(outer)) @ error
 

@@ -52,7 +52,7 @@ TASKS = (
         "conformance/adapters/numpy_fp32.py", "np.exp(dt[:, t] * A)", "np.exp2(np.float32(1.44) * dt[:, t] * A)",
     ),
     Task(
-        "add_option", 10,
+        "add_option", 9,
         ("--adapter", "ssmspec_fast", "--subject", "operations", "--case", "selective.scan/b2,t7,d6,n4/dt_cap=on/gentle/s0"),
         "ssmspec_fast/operations/torch_recurrences.py", "dt.clamp(max=params.dt_cap)", "dt",
     ),

@@ -10,6 +10,7 @@ from tests.robust.hostile.corpus import corpus
 
 FAST, STORE, HERE = "tests/fast", "tests/properties/test_campaign_store.py", "tests/robust"
 READERS, SETTINGS, FOLDER = f"{FAST}/test_readers.py", f"{FAST}/test_settings.py", f"{HERE}/test_run_folder.py"
+CHECKPOINT = f"{FAST}/test_checkpoint.py"
 ATTACK = f"{HERE}/test_hostile.py::test_an_attack_fails_by_name_and_the_run_goes_on"
 POINTS: dict[str, tuple[str, ...]] = {
     "1 an ended run leaves the badge of the run before": (
@@ -50,9 +51,9 @@ POINTS: dict[str, tuple[str, ...]] = {
         f"{FAST}/test_memory_stated.py::test_the_peak_of_a_process_is_what_was_stated",
         f"{READERS}::test_what_cannot_be_done_is_refused_before_work",
     ),
-    "11 a config eats memory": (f"{READERS}::test_a_wrong_field_is_named",),
+    "11 a config eats memory": (f"{CHECKPOINT}::test_a_config_is_refused_by_name_and_field",),
     "12 raw tracebacks": (
-        f"{READERS}::test_a_wrong_field_is_named",
+        f"{CHECKPOINT}::test_a_config_is_refused_by_name_and_field",
         f"{READERS}::test_files_that_are_no_json_are_refused_by_name",
         f"{READERS}::test_a_tokenizer_that_panics_is_refused_by_name",
     ),

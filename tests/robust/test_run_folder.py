@@ -91,9 +91,8 @@ def test_an_error_that_nobody_foresaw_ends_with_three(monkeypatch: pytest.Monkey
     def broken() -> Any:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(main, "build", broken)
     with pytest.raises(SystemExit) as ended:
-        main.main()
+        main.main(broken)
     assert ended.value.code == BROKEN
     assert "ZeroDivisionError: planted" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.judge.shrink import cause
+from conformance.judge.shrink import alike_failures
 from conformance.judge.verdict import Judgement
 from conformance.report.stream import read_report
 from ssmspec_ref.contract import Verdict
@@ -112,5 +112,4 @@ def test_cases_before_one_need_the_one(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_smallest_case_keeps_the_type_and_the_place_of_an_exception(one: str, other: str, alike: bool) -> None:
-    causes = [cause(Judgement(Verdict.FAIL, "error", said)) for said in (one, other)]
-    assert (causes[0] == causes[1]) is alike
+    assert alike_failures(*(Judgement(Verdict.FAIL, "error", said) for said in (one, other))) is alike
