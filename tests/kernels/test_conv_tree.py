@@ -43,10 +43,14 @@ def crossing(module: ModuleType, made: Case, parents: Parents) -> int:
     o, sizes, nodes = made.options, made.options.bytes, int((parents != tree.PADDING).sum())
     zeros = (made.outputs.size - nodes * o.c) * sizes["io"]
     if o.short:
-        return int(module.traffic_bytes(len(made.rows), nodes, o.c, o.w, **sizes)) + zeros
+        whole: int = module.traffic_bytes(
+            len(made.rows), nodes, o.c, o.w, **sizes
+        )  # no plain integer: the table of kernels sees it
+        return whole + zeros
     taken = [int(a) for a in made.taken] if o.replay else [None] * len(made.rows)
-    states = sum(module.traffic_bytes(1, 0, o.c, o.w, **sizes, keep=o.keep, advanced=a) for a in taken)
-    return int(states + module.traffic_bytes(0, nodes, o.c, o.w, io=sizes["io"])) + zeros
+    states: int = sum(module.traffic_bytes(1, 0, o.c, o.w, **sizes, keep=o.keep, advanced=a) for a in taken)
+    inputs: int = module.traffic_bytes(0, nodes, o.c, o.w, io=sizes["io"])
+    return states + inputs + zeros
 
 
 def check(module: ModuleType, o: Options) -> None:
