@@ -90,7 +90,9 @@ def test_the_action_judges_an_adapter_in_an_empty_repository(tmp_path: Path) -> 
     options = "--tier smoke --subject '*' --seed 3"
     green = run(yours, path, source=str(wheel), adapter="my_kernels:adapter", options=options)
     assert (green.code, green.outputs) == (0, {"exit-code": "0", "report": "conformance-report"}), green.said
-    assert green.uploads == [{"name": "ssmspec-report-kernels-2", "path": "conformance-report", "if-no-files-found": "ignore"}]
+    assert green.uploads == [
+        {"name": "ssmspec-report-kernels-2", "path": "conformance-report", "if-no-files-found": "ignore"}
+    ]
     assert "::error" not in green.said
     assert "tested against the float64 reference" in green.summary
     for name in ("badge.svg", "junit.xml", "report.html", "report.jsonl"):
