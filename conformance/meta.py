@@ -170,6 +170,10 @@ def markdown(found: Sequence[Caught]) -> str:
         "",
         f"**{sure} of {len(found)} faults are caught in every draw.**",
         "",
+        "| class | faults | caught in every draw | by one case only |",
+        "|---|---:|---:|---:|",
+        *(_totals(bug_class, [c for c in found if c.fault.bug_class == bug_class]) for bug_class in CLASSES),
+        "",
     ]
     for bug_class, means in CLASSES.items():
         own = [c for c in found if c.fault.bug_class == bug_class]
@@ -187,6 +191,11 @@ def markdown(found: Sequence[Caught]) -> str:
         lines.append("")
     lines += ["## Not planted", "", *(f"- {what}: {why}" for what, why in LEFT_OUT.items())]
     return "\n".join(lines) + "\n"
+
+
+def _totals(bug_class: str, own: Sequence[Caught]) -> str:
+    sure, once = sum(c.surely for c in own), sum(len(c.failed) == 1 for c in own)
+    return f"| [{bug_class}](#{bug_class.lower()}) | {len(own)} | {sure} | {once} |"
 
 
 def main(

@@ -75,7 +75,7 @@ def explain(
             continue
         misses, least = _misses(specification, contract, others, change)
         if misses <= (covers > WHOLE):
-            but = f" (but in 1 of {len(others) + 1} failing cases)" if misses else ""
+            but = f" (explains {len(others)} of {len(others) + 1} failing cases)" if misses else ""
             if not narrowed and least <= WHOLE < covers:
                 covers, but = IN_PART, f"{but} (in some cases it would alter right values too)"
             found.append(Explanation(says + but, covers, order, misses))

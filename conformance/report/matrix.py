@@ -127,7 +127,7 @@ def _absent(adapter: str, absent: set[str], offered: set[str]) -> str:
 
 def _partly(adapter: str, operation: str, reason: str, some: Sequence[Result]) -> str:
     if operation:
-        return f"{adapter}: {listed(r.subject for r in some)}: {operation} without {reason}"
+        return f"{adapter}: {listed(r.subject for r in some)}: {operation} is not tested with {reason}"
     return f"{adapter}: {listed(r.subject for r in some)}: no {_grouped({r.operation for r in some})}: {reason}"
 
 

@@ -257,16 +257,23 @@ def _left_out(adapter: Adapter, subject: Subject, operation: str, runs: bool, ti
     captured = [part for part in unasked if part.startswith("graph=")]
     declared = [part for part in out if part not in unasked]
     unasked = [part for part in unasked if part not in captured]
-    reasons = [f"cases with {', '.join(declared)} ({capability.limits.reason})"] if declared else []
-    reasons += [f"cases with {', '.join(unasked)} (run only if the limits name them)"] if unasked else []
-    why = f"cannot be captured: {capability.uncaptured}" if capability.uncaptured else "run only of a Graph"
-    reasons += [f"cases with {', '.join(captured)} ({why})"] if captured else []
-    reason = "; ".join(reasons)
+    why = f"cannot be captured: {capability.uncaptured}" if capability.uncaptured else "give a Graph to opt in"
+    told = ((declared, capability.limits.reason), (unasked, "name them in the limits to opt in"), (captured, why))
+    reason = "; ".join(f"{_gathered(parts)} ({because})" for parts, because in told if parts)
     if specifications and not runs:
         return [_nothing_run(adapter, subject, str(capability.contract), operation)]
     made = _inapplicable(adapter, subject, str(capability.contract), operation, reason)
     count = _outside_limits(capability, operation, tier)
     return [made.model_copy(update={"outside": count})] if out else []
+
+
+def _gathered(parts: Iterable[str]) -> str:
+    """Options with their values, such as `D=head|channel, z=on`; what is no option stands as it is."""
+    values: dict[str, list[str]] = {}
+    for part in parts:
+        name, _, value = part.partition("=")
+        values.setdefault(name, []).append(value)
+    return ", ".join(f"{name}={'|'.join(some)}" if some != [""] else name for name, some in values.items())
 
 
 def _unasked(part: str, limits: Limits) -> bool:

@@ -59,7 +59,7 @@ class Decoder:
             raise LengthError(f"there are {len(prompts)} prompts and {len(slots)} slots; give one slot for each prompt")
         for prompt in prompts:
             if not len(prompt):
-                raise EmptyWindow("a prompt is empty; each needs at least one token, the first root")
+                raise EmptyWindow("a prompt is empty; each needs at least one token")
             if len(prompt) > self.cache:
                 raise LengthError(
                     f"a prompt has {len(prompt)} tokens, but a slot holds {self.cache}; build the decoder with a longer cache"

@@ -371,7 +371,7 @@ class Engine:
         self.drafter.takes(settings)
         tokens, vocabulary = list(tokens_of(f"prompt {number}", prompt)), self.model.config.vocabulary
         if not tokens:
-            raise EmptyWindow(f"prompt {number} is empty; each needs at least one token, the first root")
+            raise EmptyWindow(f"prompt {number} is empty; each needs at least one token")
         for what, named in ((f"prompt {number} holds", tokens), ("eos holds", settings.eos)):
             bad = [token for token in named if not 0 <= token < vocabulary]
             if bad:

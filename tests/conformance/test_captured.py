@@ -116,8 +116,8 @@ def test_only_a_graph_is_replayed_and_the_report_says_what_was_left_out() -> Non
     plainly, why = Capability(ssd.step, FLOAT64), "the host chooses the grid from the lengths"
     assert not any(replayed(job.case) for job in planned(single("ssd.step", ssd.step), "standard")[0])
     for capability, said in (
-        (plainly, "cases with graph=replayed (run only of a Graph)"),
-        (replace(plainly, uncaptured=why), f"cases with graph=replayed (cannot be captured: {why})"),
+        (plainly, "graph=replayed (give a Graph to opt in)"),
+        (replace(plainly, uncaptured=why), f"graph=replayed (cannot be captured: {why})"),
     ):
         declared = bare(Adapter("some", "1", (Subject("one", {"ssd.step": capability}),)))
         _, left_out = plan({"some": declared}, Selection("standard"))

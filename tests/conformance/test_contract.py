@@ -91,7 +91,7 @@ def test_a_limits_reason_is_told_of_what_was_limited_only() -> None:
     _, left_out = planned({"ssd.step": Capability(print, NumericContract(), limits)})
     (reason,) = [r.reason for r in left_out if r.operation == "ssd.step"]
     declared, unasked, captured = reason.split("; ")
-    assert declared == "cases with z=on, n outside 1..256 (the kernel has no such option)"
-    assert unasked.startswith("cases with slots=")
-    assert unasked.endswith("(run only if the limits name them)")
-    assert captured == "cases with graph=replayed (run only of a Graph)"
+    assert declared == "z=on, n outside 1..256 (the kernel has no such option)"
+    assert unasked.startswith("slots=")
+    assert unasked.endswith("(name them in the limits to opt in)")
+    assert captured == "graph=replayed (give a Graph to opt in)"

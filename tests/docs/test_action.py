@@ -26,6 +26,7 @@ class Done:
     said: str
     uploads: list[dict[str, str]]
     outputs: dict[str, str]
+    summary: str
 
 
 def value(expression: str, names: dict[str, str]) -> str:
@@ -37,9 +38,10 @@ def run(folder: Path, path: str, **inputs: str) -> Done:
     """The steps in order, as a runner takes them: bash with -e and pipefail; after a failure only what runs always."""
     assert set(inputs) <= set(ACTION["inputs"])
     names = {f"inputs.{name}": str(inputs.get(name, one["default"])) for name, one in ACTION["inputs"].items()}
-    names["github.action_path"] = str(ROOT)
+    names |= {"github.action_path": str(ROOT), "github.job": "kernels", "strategy.job-index": "2"}
     files = {name: folder.parent / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     code, said, uploads = 0, "", list[dict[str, str]]()
+    files["GITHUB_STEP_SUMMARY"].write_text("")
     for step in STEPS:
         filled = {key: OUTPUT.sub(lambda found: value(found[1], names), text) for key, text in step.get("env", {}).items()}
         always = "always()" in step.get("if", "")
@@ -65,7 +67,7 @@ def run(folder: Path, path: str, **inputs: str) -> Done:
     outputs = {
         name: OUTPUT.sub(lambda found: value(found[1], names), one["value"]) for name, one in ACTION["outputs"].items()
     }
-    return Done(code, said, uploads, outputs)
+    return Done(code, said, uploads, outputs, files["GITHUB_STEP_SUMMARY"].read_text())
 
 
 @pytest.mark.timeout(1200)
@@ -88,7 +90,11 @@ def test_the_action_judges_an_adapter_in_an_empty_repository(tmp_path: Path) -> 
     options = "--tier smoke --subject '*' --seed 3"
     green = run(yours, path, source=str(wheel), adapter="my_kernels:adapter", options=options)
     assert (green.code, green.outputs) == (0, {"exit-code": "0", "report": "conformance-report"}), green.said
-    assert green.uploads == [{"name": "ssmspec-report", "path": "conformance-report", "if-no-files-found": "ignore"}]
+    assert green.uploads == [
+        {"name": "ssmspec-report-kernels-2", "path": "conformance-report", "if-no-files-found": "ignore"}
+    ]
+    assert "::error" not in green.said
+    assert "tested against the float64 reference" in green.summary
     for name in ("badge.svg", "junit.xml", "report.html", "report.jsonl"):
         assert (yours / "conformance-report" / name).stat().st_size
 
@@ -96,6 +102,8 @@ def test_the_action_judges_an_adapter_in_an_empty_repository(tmp_path: Path) -> 
     red = run(yours, path, source=str(wheel), adapter="my_kernels:adapter", options=options, report="a report", artifact="")
     assert (red.code, red.outputs["exit-code"], red.uploads) == (1, "1", []), red.said
     assert (yours / "a report" / "badge.svg").stat().st_size
+    assert "::error file=my_kernels.py" in red.said
+    assert "as if" in red.summary
 
     for wrong in ({}, {"adapter": "a", "engine": "b"}):
         found = run(yours, path, source=str(wheel), **wrong)

@@ -26,35 +26,38 @@ def rule(fails: Sequence[int], passes: Sequence[int], axis: str, many: str) -> R
     if not fails or not passes:
         return None
     least, most = min(fails), max(fails)
-    tried = f"of {len(fails) + len(passes)} numbers of {many} ({axis}) from {min(*fails, *passes)} to {max(*fails, *passes)}"
+
+    def told(says: str) -> str:
+        return f"{many} ({axis}): {says} ({len(fails) + len(passes)} tried, {min(*fails, *passes)} to {max(*fails, *passes)})"
+
     below, above = [size for size in passes if size < least], [size for size in passes if size > least]
     if below and not above:
         return Rule(
-            f"{tried} all from {least} on fail, and all up to {max(below)} pass",
+            told(f"{least} and more fail, up to {max(below)} pass"),
             lambda n: n >= least,
             (2 * least - 2, 2 * least),
         )
     if len(fails) == 1:
-        return Rule(f"{tried} only {least} fails", lambda n: n == least, _around(least, [*fails, *passes]))
+        return Rule(told(f"only {least} fails"), lambda n: n == least, _around(least, [*fails, *passes]))
     if most < (first := min(passes)):
-        says = f"{tried} all up to {most} fail, and all from {first} on pass"
-        return Rule(says, lambda n: n <= most, (first + 1, 2 * first + 1))
+        says = f"up to {most} fail, {first} and more pass"
+        return Rule(told(says), lambda n: n <= most, (first + 1, 2 * first + 1))
     for some, others, verb in ((fails, passes, "fail"), (passes, fails, "pass")):
         if len(some) >= ALIKE and len(others) >= OTHERS and (block := _block(some, others)):
             left = some[0] % block
             return Rule(
-                f"{tried} only those {verb} that are {_of(left, block)}",
+                told(f"only {_of(left, block)} {verb}"),
                 partial(_fails, left, block, verb == "fail"),
                 _confirming(left, block, [*some, *others]),
             )
     if len(passes) == 1:
-        return Rule(f"{tried} only {passes[0]} passes", lambda n: n != passes[0], _around(passes[0], [*fails, *passes]))
+        return Rule(told(f"only {passes[0]} passes"), lambda n: n != passes[0], _around(passes[0], [*fails, *passes]))
     block = _block(above, fails) if len(above) >= ALIKE else 0
     multiples = block > 0 and above[0] % block == 0
     if below and (multiples or 3 * len(above) <= len(fails)):
         which = f"multiples of {block} ({_listed(above)})" if multiples else _listed(above)
         return Rule(
-            f"{tried} all up to {max(below)} pass, and those above fail, but for {which}",
+            told(f"{least} and more fail, except {which}; up to {max(below)} pass"),
             lambda n: n >= least and (n % block != 0 if multiples else n not in above),
             _confirming(0, block, [*fails, *passes], least) if multiples else (),
         )
@@ -89,8 +92,10 @@ def _of(left: int, block: int) -> str:
     if left == 0:
         return f"multiples of {block}"
     if block == 2:
-        return "odd"
-    return f"one less than a multiple of {block}" if left == block - 1 else f"{left} more than a multiple of {block}"
+        return "odd sizes"
+    return (
+        f"sizes one less than a multiple of {block}" if left == block - 1 else f"sizes {left} more than a multiple of {block}"
+    )
 
 
 def _listed(sizes: Sequence[int]) -> str:

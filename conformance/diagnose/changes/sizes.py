@@ -124,7 +124,7 @@ def sizes(
         found = along.told(size_word(smallest.operation, axis, True))
         if found is not None:
             against = min((case for case in failing if not found.fails(case.sizes[axis])), key=Case.size, default=None)
-            but = f" (not so with other sizes or options: {specification.identify(against)} fails)" if against else ""
+            but = f", but with other sizes or options {specification.identify(against)} fails too" if against else ""
             told.append(found.says + but)
     return "; ".join(told)
 

@@ -20,34 +20,33 @@ from .invented import Bug, diagnosed, single
 @pytest.mark.parametrize(
     ("fails", "passes", "says"),
     [
-        ([33, 34, 64], [1, 16, 31, 32], "of 7 numbers of tokens (t) from 1 to 64 all from 33 on fail, and all up to 32 pass"),
+        ([33, 34, 64], [1, 16, 31, 32], "tokens (t): 33 and more fail, up to 32 pass (7 tried, 1 to 64)"),
         (
             [16, 32, 48],
             [1, 8, 15, 17, 24, 33, 47],
-            "of 10 numbers of tokens (t) from 1 to 48 only those fail that are multiples of 16",
+            "tokens (t): only multiples of 16 fail (10 tried, 1 to 48)",
         ),
         (
             [15, 31, 47],
             [1, 7, 11, 16, 17, 23],
-            "of 9 numbers of tokens (t) from 1 to 47 only those fail that are one less than a multiple of 16",
+            "tokens (t): only sizes one less than a multiple of 16 fail (9 tried, 1 to 47)",
         ),
-        ([1, 2, 3, 5, 9], [4, 8, 16], "of 8 numbers of tokens (t) from 1 to 16 only those pass that are multiples of 4"),
+        ([1, 2, 3, 5, 9], [4, 8, 16], "tokens (t): only multiples of 4 pass (8 tried, 1 to 16)"),
         ([5, 9, 13], [1, 4, 6, 7, 8, 10, 12, 14], ""),
-        ([7], [1, 5, 6, 8, 9, 14], "of 7 numbers of tokens (t) from 1 to 14 only 7 fails"),
-        ([3, 4], [5, 6, 7, 8], "of 6 numbers of tokens (t) from 3 to 8 all up to 4 fail, and all from 5 on pass"),
+        ([7], [1, 5, 6, 8, 9, 14], "tokens (t): only 7 fails (7 tried, 1 to 14)"),
+        ([3, 4], [5, 6, 7, 8], "tokens (t): up to 4 fail, 5 and more pass (6 tried, 3 to 8)"),
         (
             [16, 17, 18, 20, 31, 33],
             [1, 8, 15, 24],
-            "of 10 numbers of tokens (t) from 1 to 33 all up to 15 pass, and those above fail, but for 24",
+            "tokens (t): 16 and more fail, except 24; up to 15 pass (10 tried, 1 to 33)",
         ),
         (
             [33, 34, 35, 65, 66, 67],
             [1, 16, 31, 32, 64, 96],
-            "of 12 numbers of tokens (t) from 1 to 96 all up to 32 pass, and those above fail, "
-            "but for multiples of 32 (64, 96)",
+            "tokens (t): 33 and more fail, except multiples of 32 (64, 96); up to 32 pass (12 tried, 1 to 96)",
         ),
-        ([2], [1, 3, 4, 5], "of 5 numbers of tokens (t) from 1 to 5 only 2 fails"),
-        ([1, 2], [3, 4, 5], "of 5 numbers of tokens (t) from 1 to 5 all up to 2 fail, and all from 3 on pass"),
+        ([2], [1, 3, 4, 5], "tokens (t): only 2 fails (5 tried, 1 to 5)"),
+        ([1, 2], [3, 4, 5], "tokens (t): up to 2 fail, 3 and more pass (5 tried, 1 to 5)"),
         ([1, 2, 3], [], ""),
         ([], [1, 2], ""),
     ],
@@ -85,11 +84,11 @@ def scanned(wrong: Callable[[int], bool], M: Array, x: Array, params: Any) -> An
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda t: t > 32, "all from 33 on fail, and all up to 32 pass"),
-        (lambda t: t % 16 == 0, "only those fail that are multiples of 16"),
-        (lambda t: t % 16 == 1, "only those fail that are 1 more than a multiple of 16"),
-        (lambda t: t > 32 and t % 32 != 0, "all up to 32 pass, and those above fail, but for multiples of 32 (64, 96"),
-        (lambda t: t % 32 != 0, "only those pass that are multiples of 32"),
+        (lambda t: t > 32, "33 and more fail, up to 32 pass"),
+        (lambda t: t % 16 == 0, "only multiples of 16 fail"),
+        (lambda t: t % 16 == 1, "only sizes 1 more than a multiple of 16 fail"),
+        (lambda t: t > 32 and t % 32 != 0, "33 and more fail, except multiples of 32 (64, 96"),
+        (lambda t: t % 32 != 0, "only multiples of 32 pass"),
         (lambda t: True, ""),
     ],
 )
@@ -123,6 +122,6 @@ def test_a_failing_case_that_a_rule_leaves_out_is_named_beside_it() -> None:
     (specification, smallest), (_, other) = find(one), find(two)
     capability = Capability(partial(scanned, lambda t: t > 4), NumericContract())
     alone = facts(specification, capability, smallest, [smallest], [])["sizes"]
-    assert alone.endswith("from 1 to 16 all from 5 on fail, and all up to 4 pass")
+    assert "5 and more fail, up to 4 pass" in alone
     beside = facts(specification, replace(capability, run=tiles), smallest, [smallest, other], [])["sizes"]
-    assert beside.endswith(f"{alone} (not so with other sizes or options: {two} fails)"), beside
+    assert beside.endswith(f"{alone}, but with other sizes or options {two} fails too"), beside
