@@ -30,7 +30,7 @@ TRIES, LARGEST_DRAWN = 400, 3000
 TIERS = ("smoke", "standard", "deep")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Specification:
     """One operation, or one kind of layer for one operation.
 
@@ -59,6 +59,9 @@ class Specification:
     rare: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     production: tuple["Further", ...] = ()
     deep: tuple["Further", ...] = ()
+
+    def __repr__(self) -> str:
+        return " ".join([self.operation, *(f"{name}={value}" for name, value in self.fixed.items())])
 
     @cached_property
     def defaults(self) -> dict[str, str]:
