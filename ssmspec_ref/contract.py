@@ -24,7 +24,7 @@ StateScale: TypeAlias = Literal["row"] | int | None
 Rounding: TypeAlias = Literal["nearest", "stochastic"]
 Feedback: TypeAlias = Literal["int4", "int8", "bf16", "fp16", "fp32"] | None
 Dot: TypeAlias = Literal["ieee", "tf32x3", "tf32", "fp16", "bf16"]
-Order: TypeAlias = Literal["sequential", "chunked", "output_only"]
+Order: TypeAlias = Literal["sequential", "chunked", "output_only", "associative"]
 
 UNIT_ROUNDOFF: dict[str, float] = {
     "fp64": 2.0**-53,
@@ -146,8 +146,10 @@ class NumericContract:
     format, and read back, after every token (every chunk, if the order is chunked). `io` is the format of outputs,
     `accumulate` that of all other arithmetic, `dot` the format to which the operands of a matrix product are rounded first,
     and `ring` the format of the corrections u and the normalised keys in the delta rule's replay buffer (None: as
-    `accumulate`). `order` is the order of evaluation, and `chunk` the number of tokens over which log decays are summed
-    (None: the whole window).
+    `accumulate`). `order` is the order of evaluation, and `chunk` the number of tokens over which log decays are summed, or
+    decays multiplied (None: the whole window). In "associative" the decay over several tokens is a product of theirs in any
+    association, each with the error of its own exp; in "chunked" and "output_only" it is exp of a sum. The delta rule's step
+    has no such product, and is refused.
 
     States that lose bits (`state_format`):
     `state_scale` says that the state is kept as codes times scales in fp32: "row" for one scale per output channel, a
