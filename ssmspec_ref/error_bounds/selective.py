@@ -8,9 +8,10 @@ y_t = sum_n C_tn (P_tn S0_n + sum_s L_ts P_tn / P_sn dt_s x_s B_sn) + D x_t     
 
 In (5) P_t / P_s is the decay from s to t, computed as exp of a difference of running sums, or (in an associative scan) as a
 product of up to t - s factors a. The order `associative` has the errors of the products. Those of `chunked` and `output_only`
-are the sum of both, so either may be used.
+are the sum of both, so either may be used; where exp has an absolute error, they include that of every factor.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,11 +23,11 @@ from ..records import masked
 from ..selective import SelectiveParams, SelectiveWindow
 from ..shapes import Ancestors, ChannelState, Mask
 from .arithmetic import Approx, relative_error, sum_of_products, unit
-from .functions import silu
+from .functions import approximated, silu
 from .inputs import Inexact, paired
 from .pairs import sequential
 from .pairs.sequential import output
-from .windows import decays, in_chunks, scalings
+from .windows import decays, in_chunks, products, scalings
 
 
 @checked
@@ -104,13 +105,17 @@ def _inputs(
 
 def _decays(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
     """The decays from the state and between tokens, as sums or as products of up to the path's length."""
-    from_state, between = decays(i.dt[..., None] * i.A, ancestors)
-    if i.x.contract.order == "associative":
+    log, contract = i.dt[..., None] * i.A, i.x.contract
+    from_state, between = decays(log, ancestors)
+    if contract.order == "associative":
         return from_state, between
-    factors = ancestors.sum(axis=2)[..., None, None] * (relative_error(i.x.contract) + unit(i.x.contract))
+    if approximated(contract, "exp"):
+        start, since = products(log, ancestors)
+        return replace(from_state, error=from_state.error + start.error), replace(between, error=between.error + since.error)
+    factors = ancestors.sum(axis=2)[..., None, None] * (relative_error(contract) + unit(contract))
     return (
-        Approx(from_state.value, from_state.error + np.expm1(factors) * from_state.size, i.x.contract),
-        Approx(between.value, between.error + np.expm1(factors)[:, :, None] * between.size, i.x.contract),
+        replace(from_state, error=from_state.error + np.expm1(factors) * from_state.size),
+        replace(between, error=between.error + np.expm1(factors)[:, :, None] * between.size),
     )
 
 

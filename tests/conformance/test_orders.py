@@ -1,6 +1,7 @@
 """Which order of evaluation a form declares, and the convention of an angle that is kept: as the page of contracts says."""
 
 from dataclasses import replace
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,45 @@ def test_the_angle_of_mamba3_is_kept_modulo_two_pi() -> None:
         found = {judge(STEP, Capability(run, FLOAT64), case).verdict for case in cases if case.family == "gentle"}
         assert found == {verdict}
     assert "modulo 2 pi, in 0 .. 2 pi" in PAGE
+
+
+def solved(A: Array, R: Array) -> Array:
+    """(I + A) U = R by forward substitution, in single precision."""
+    U = np.zeros_like(R)
+    for t in range(len(R)):
+        U[t] = R[t] - A[t, :t] @ U[:t]
+    return U
+
+
+def by_powers(A: Array, R: Array) -> Array:
+    """The same by the inverse (I - A)(I + A^2)(I + A^4) .., in single precision."""
+    one, power, count = np.eye(len(A), dtype=np.float32), A @ A, 2
+    inverse = one - A
+    while count < len(A):
+        inverse, power, count = inverse @ (one + power), power @ power, 2 * count
+    return inverse @ R
+
+
+@pytest.mark.parametrize(("solve", "least", "most"), [(solved, 0.0, 0.01), (by_powers, 1e10, 1e13)])
+def test_an_inverse_by_powers_is_beyond_the_bound_where_keys_are_equal(solve: Any, least: float, most: float) -> None:
+    """64 equal keys, beta = 1, no decay: the delta rule as one chunk."""
+    rng, tokens, n = np.random.default_rng(0), 64, 16
+    drawn_v, key, S, q = (rng.standard_normal(shape).astype(np.float32) for shape in ((tokens, 4), n, (n, 4), (tokens, n)))
+    k = np.broadcast_to(key / np.linalg.norm(key), (tokens, n)).astype(np.float32)
+    window = delta.DeltaWindow(
+        *(a[None, :, None].astype(float) for a in (q, k, drawn_v)), np.zeros((1, tokens, 1)), np.ones((1, tokens, 1))
+    )
+    params = delta.DeltaParams(l2_norm=False, scale=1.0)
+    bound, _ = error_bounds.delta.scan(S[None, None].astype(float), window, params, NumericContract(order="chunked"))
+    U = solve(np.tril(k @ k.T, -1), drawn_v - k @ S)
+    share = float(np.max(np.abs(q @ S + np.tril(q @ k.T) @ U - bound.value[0, :, 0]) / bound.error[0, :, 0]))
+    assert least <= share <= most
+    assert "the output is 1e11 times its bound off" in PAGE
+    assert "entries up to 4.7e17" in PAGE
+    assert round(comb(62, 31) / 1e17, 1) == 4.7, "the largest entry of a power of the matrix of ones below the diagonal"
+
+
+def test_an_angle_of_1024_in_bf16_has_neighbours_more_than_a_turn_apart() -> None:
+    assert (1024 * 2.0**-7) == 8 > mamba3.TURN
+    assert int(np.ceil(1024 / mamba3.TURN)) == 163
+    assert "after 163 turns, neighbours in bf16 are 8 apart" in PAGE
