@@ -66,7 +66,7 @@ class Rewriting:
         step = {"sequential": 1, "chunked": CHUNK}.get(self.order, tokens)
         state, outputs = S.astype(dtype), []
         for begin in range(0, tokens, step):
-            y, state = rule.run(self.order)(state, *(a[begin : begin + step] for a in formed))
+            y, state = rule.runs[self.order](state, *(a[begin : begin + step] for a in formed))
             state = self.keep(state)
             outputs.append(y)
         y = np.moveaxis(np.concatenate(outputs), 0, 1)
@@ -85,7 +85,7 @@ def every() -> Iterator[Rewriting]:
     """Every recurrence in every precision and order."""
     for rule in RULES.values():
         for precision in get_args(Precision):
-            for order in rule.orders:
+            for order in rule.runs:
                 yield Rewriting(rule.name, precision, order)
 
 
@@ -237,12 +237,11 @@ class Rule:
     paired: Callable[..., tuple[Array, Array]] | None = None
 
     @property
-    def orders(self) -> tuple[Order, ...]:
-        return tuple(order for order in get_args(Order) if order != "associative" or self.paired)
-
-    def run(self, order: Order) -> Callable[..., tuple[Array, Array]]:
-        """A run of several tokens in an order."""
-        return self.paired if order == "associative" and self.paired else self.part
+    def runs(self) -> dict[Order, Callable[..., tuple[Array, Array]]]:
+        """The run of several tokens of each order."""
+        found: dict[Order, Callable[..., tuple[Array, Array]]]
+        found = {"sequential": self.part, "chunked": self.part, "output_only": self.part}
+        return found if self.paired is None else found | {"associative": self.paired}
 
 
 RULES = Registry(

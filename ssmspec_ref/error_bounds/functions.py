@@ -98,8 +98,8 @@ def tanh(x: Approx) -> Approx:
     """tanh x, of slope at most 1. By 2 sigmoid(2 x) - 1 its own error is absolute, twice that of the sigmoid and of the
     difference: 2 r + 3 u. Its exp is that of 2 x or -2 x."""
     own = 2 * relative_error(x.contract) + 3 * unit(x.contract)
-    own = own + 2 * (1 + own) * _of_exp(x, (-2.0, 2.0))
-    return _approximated(Approx(np.tanh(x.value), np.minimum(x.error + _argument(x) + own, 2.0), x.contract), "tanh", x)
+    error = x.error + _argument(x) + own + 2 * (1 + own) * _of_exp(x, (-2.0, 2.0))
+    return _approximated(Approx(np.tanh(x.value), np.minimum(error, 2.0), x.contract), "tanh", x)
 
 
 def cos(x: Approx) -> Approx:

@@ -94,7 +94,8 @@ def products(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
     path, each = ancestors.astype(float), (z.value, wider, factors, np.maximum(z.value + wider, 0.0))
     log, wide, count, grown = (np.einsum("btj, bj... -> bt...", path, x) for x in each)
     lost = tiny(c) * np.exp(grown)
-    between = _product(*(_since(x, ancestors) for x in each[:2]), _since(factors, ancestors) * lost[:, :, None], c)
+    log_since, wide_since, count_since = (_since(x, ancestors) for x in each[:3])
+    between = _product(log_since, wide_since, count_since * lost[:, :, None], c)
     seen = ancestors.reshape(ancestors.shape + (1,) * (z.value.ndim - 2))
     return _product(log, wide, count * lost, c), between.where(seen)
 

@@ -142,7 +142,7 @@ def test_rewritings_evaluate_in_other_orders() -> None:
     job = jobs(Rewriting("ssd", "fp32", "sequential").subject, "ssd.scan")[0]
     case: Case = job.specification.case({"t": 4 * CHUNK + 1}, {}, "normal", 3)
     arguments = job.specification.draw(case, replace(FLOAT64, state="fp32", io="fp32"))
-    outputs = [Rewriting("ssd", "fp32", order).scan(*arguments)[0] for order in RULES["ssd"].orders]
+    outputs = [Rewriting("ssd", "fp32", order).scan(*arguments)[0] for order in RULES["ssd"].runs]
     assert len(outputs) == 4
     for number, output in enumerate(outputs):
         assert not any(np.array_equal(output, other) for other in outputs[:number])
