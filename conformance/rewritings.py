@@ -1,10 +1,12 @@
 """Correct implementations, written differently: the suite must pass them.
 
-Each recurrence in NumPy, in the format of its contract, in three orders of evaluation:
+Each recurrence in NumPy, in the format of its contract, in three orders of evaluation, and in a fourth if its decays alone
+carry the state:
 
 sequential    token by token, the sum over the state from its last element to its first
 chunked       in chunks of 4 tokens, from sums of log decays; between chunks the state is stored
 output_only   the whole window at once, from the same sums; the state is stored at its end
+associative   the whole window as a scan of pairs (decay, update), by doubling: products of decays
 
     a_ts = exp(sum of log decays of s+1 .. t)                                         (1)
     S_t  = a_t0 S_0 + sum over s <= t of a_ts (update of s)                           (2)
@@ -16,6 +18,7 @@ None of this code is taken from the reference.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -27,6 +30,8 @@ from ssmspec_ref.shapes import Array
 from .judge.draw import stored
 
 CHUNK = 4
+AT_ONCE = ("output_only", "associative")
+"""Orders that store the state at the end of the window."""
 Precision = Literal["fp64", "fp32", "bf16"]
 
 
@@ -45,7 +50,7 @@ class Rewriting:
             return replace(FLOAT64, order=self.order, chunk=chunk)
         narrow = self.precision == "bf16"
         kept: Literal["bf16", "fp32"] = "bf16" if narrow else "fp32"
-        every = narrow and self.order != "output_only"
+        every = narrow and self.order not in AT_ONCE
         return NumericContract(kept, kept, order=self.order, chunk=chunk, stored_every_token=every, function_ulp=3.0)
 
     @property
@@ -58,10 +63,10 @@ class Rewriting:
         rule = RULES[self.recurrence]
         formed = rule.formed(lambda a: np.asarray(a, dtype=dtype), window, params)
         tokens = len(formed[0])
-        step = {"sequential": 1, "chunked": CHUNK, "output_only": tokens}[self.order]
+        step = {"sequential": 1, "chunked": CHUNK}.get(self.order, tokens)
         state, outputs = S.astype(dtype), []
         for begin in range(0, tokens, step):
-            y, state = rule.part(state, *(a[begin : begin + step] for a in formed))
+            y, state = rule.runs[self.order](state, *(a[begin : begin + step] for a in formed))
             state = self.keep(state)
             outputs.append(y)
         y = np.moveaxis(np.concatenate(outputs), 0, 1)
@@ -78,21 +83,49 @@ class Rewriting:
 
 def every() -> Iterator[Rewriting]:
     """Every recurrence in every precision and order."""
-    for recurrence in RULES:
+    for rule in RULES.values():
         for precision in get_args(Precision):
-            for order in get_args(Order):
-                yield Rewriting(recurrence, precision, order)
+            for order in rule.runs:
+                yield Rewriting(rule.name, precision, order)
 
 
-def ssd(S: Array, x: Array, g: Array, B: Array, C: Array, dt: Array) -> tuple[Array, Array]:
+States = Callable[[Array, Array, Array], Array]
+"""The states of (2) from S_0, log decays and updates."""
+
+
+def summed(S: Array, g: Array, updates: Array) -> Array:
+    """The states of (2) after every token."""
+    total, states = np.cumsum(g, axis=0), []
+    for t in range(len(updates)):
+        state = np.exp(total[t]) * S
+        for s in range(t + 1):
+            state = state + np.exp(total[t] - total[s]) * updates[s]
+        states.append(state)
+    return np.stack(states)
+
+
+def scanned(S: Array, g: Array, updates: Array) -> Array:
+    """The same states by a scan in which (a, u) before (b, v) is (a b, b u + v).
+
+    Source: Hillis, Steele, Communications of the ACM 29 (1986); arXiv:2312.00752, section 3.3.2.
+    """
+    a, u, step = np.exp(g), updates, 1
+    while step < len(u):
+        u = np.concatenate([u[:step], a[step:] * u[:-step] + u[step:]])
+        a = np.concatenate([a[:step], a[step:] * a[:-step]])
+        step *= 2
+    return a * S + u
+
+
+def ssd(S: Array, x: Array, g: Array, B: Array, C: Array, dt: Array, states: States = summed) -> tuple[Array, Array]:
     """(1), (2) for x (t b h p), log decays g (t b h), B and C (t b h n)."""
-    after = summed(S, g[..., None, None], (dt[..., None] * x)[..., None] * B[:, :, :, None, :])
+    after = states(S, g[..., None, None], (dt[..., None] * x)[..., None] * B[:, :, :, None, :])
     return backwards(after * C[:, :, :, None, :]), after[-1]
 
 
-def selective(S: Array, x: Array, g: Array, B: Array, C: Array, dt: Array) -> tuple[Array, Array]:
+def selective(S: Array, x: Array, g: Array, B: Array, C: Array, dt: Array, states: States = summed) -> tuple[Array, Array]:
     """(1), (2) for x (t b d), log decays g (t b d n), B and C (t b n)."""
-    after = summed(S, g, (dt * x)[..., None] * B[:, :, None, :])
+    after = states(S, g, (dt * x)[..., None] * B[:, :, None, :])
     return backwards(after * C[:, :, None, :]), after[-1]
 
 
@@ -131,17 +164,6 @@ def shortconv(S: Array, u: Array, C: Array, weight: Array, bias: Array) -> tuple
         for k in range(width):
             y = y + weight[:, None, :, k] * ext[k : k + tokens]
     return C * y, np.moveaxis(ext[tokens:], 0, 2)
-
-
-def summed(S: Array, g: Array, updates: Array) -> Array:
-    """The states of (2) after every token."""
-    total, states = np.cumsum(g, axis=0), []
-    for t in range(len(updates)):
-        state = np.exp(total[t]) * S
-        for s in range(t + 1):
-            state = state + np.exp(total[t] - total[s]) * updates[s]
-        states.append(state)
-    return np.stack(states)
 
 
 def backwards(a: Array) -> Array:
@@ -205,18 +227,27 @@ def finished(y: Array, window: Any, params: Any) -> Array:
 
 @dataclass(frozen=True)
 class Rule:
-    """A recurrence: its inputs, tokens first, in the format of the contract; a run of several tokens; the final steps."""
+    """A recurrence: its inputs, tokens first, in the format of the contract; a run of several tokens; the final steps; and a
+    run by a scan of pairs, if there is one."""
 
     name: str
     formed: Callable[..., tuple[Array, ...]]
     part: Callable[..., tuple[Array, Array]]
     finished: Callable[[Array, Any, Any], Array]
+    paired: Callable[..., tuple[Array, Array]] | None = None
+
+    @property
+    def runs(self) -> dict[Order, Callable[..., tuple[Array, Array]]]:
+        """The run of several tokens of each order."""
+        found: dict[Order, Callable[..., tuple[Array, Array]]]
+        found = {"sequential": self.part, "chunked": self.part, "output_only": self.part}
+        return found if self.paired is None else found | {"associative": self.paired}
 
 
 RULES = Registry(
     "rewriting",
-    Rule("ssd", formed_ssd, ssd, finished),
-    Rule("selective", formed_selective, selective, finished),
+    Rule("ssd", formed_ssd, ssd, finished, partial(ssd, states=scanned)),
+    Rule("selective", formed_selective, selective, finished, partial(selective, states=scanned)),
     Rule("delta", formed_delta, delta, lambda y, window, params: y),
     Rule("shortconv", formed_shortconv, shortconv, lambda y, window, params: y),
 )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
+from .approximation import Approximation, declared
 from .errors import ParameterError
 from .registry import Derived, Registry
 from .shapes import Array, Mask
@@ -24,7 +25,7 @@ StateScale: TypeAlias = Literal["row"] | int | None
 Rounding: TypeAlias = Literal["nearest", "stochastic"]
 Feedback: TypeAlias = Literal["int4", "int8", "bf16", "fp16", "fp32"] | None
 Dot: TypeAlias = Literal["ieee", "tf32x3", "tf32", "fp16", "bf16"]
-Order: TypeAlias = Literal["sequential", "chunked", "output_only"]
+Order: TypeAlias = Literal["sequential", "chunked", "output_only", "associative"]
 
 UNIT_ROUNDOFF: dict[str, float] = {
     "fp64": 2.0**-53,
@@ -146,8 +147,10 @@ class NumericContract:
     format, and read back, after every token (every chunk, if the order is chunked). `io` is the format of outputs,
     `accumulate` that of all other arithmetic, `dot` the format to which the operands of a matrix product are rounded first,
     and `ring` the format of the corrections u and the normalised keys in the delta rule's replay buffer (None: as
-    `accumulate`). `order` is the order of evaluation, and `chunk` the number of tokens over which log decays are summed
-    (None: the whole window).
+    `accumulate`). `order` is the order of evaluation, and `chunk` the number of tokens over which log decays are summed, or
+    decays multiplied (None: the whole window). In "associative" the decay over several tokens is a product of theirs in any
+    association, each with the error of its own exp; in "chunked" and "output_only" it is exp of a sum. The delta rule's step
+    has no such product, and is refused.
 
     States that lose bits (`state_format`):
     `state_scale` says that the state is kept as codes times scales in fp32: "row" for one scale per output channel, a
@@ -167,6 +170,8 @@ class NumericContract:
     sums of log decays may be multiplied by log2 e before they are subtracted: u of each more.
     `softplus` is "log" if it is computed as log(1 + e^x), where the sum loses the part of e^x below u, an absolute error;
     "log1p" keeps it. Above `softplus_threshold` softplus(x) is taken as x.
+    `approximations` names functions with an absolute error (`approximation.Approximation`), which is added where a bound
+    evaluates them; that of exp also where sigmoid, softplus, silu and tanh are made of it.
 
     Hardware:
     `truncates` says that sums inside a matrix product, and the rounding of its operands, truncate instead of rounding: twice
@@ -174,8 +179,8 @@ class NumericContract:
     flushed to zero. `str` lists every field that widens the bound, so that no widening is hidden.
 
     Raises: ParameterError for an unknown format, dot, order or form of a function, for function_ulp < 0.5 (a correctly
-    rounded function), for a softplus_threshold that is not a number, for chunk < 1, and for a scale, a rounding or an error
-    feedback that the format of the state cannot have.
+    rounded function), for a softplus_threshold that is not a number, for chunk < 1, for approximations of another type, and
+    for a scale, a rounding or an error feedback that the format of the state cannot have.
     """
 
     state: StateStorage = "fp32"
@@ -195,6 +200,7 @@ class NumericContract:
     state_scale: StateScale = None
     state_rounding: Rounding = "nearest"
     error_feedback: Feedback = None
+    approximations: tuple[Approximation, ...] = ()
 
     def __post_init__(self) -> None:
         for name, allowed in _ALLOWED.items():
@@ -208,6 +214,7 @@ class NumericContract:
             )
         if self.chunk is not None and self.chunk < 1:
             raise ParameterError(f"chunk is {self.chunk}; it must be the number of tokens in a chunk, at least 1, or None")
+        object.__setattr__(self, "approximations", declared(self.approximations))
         if told := _unfit_state(self):
             raise ParameterError(told)
 
@@ -227,6 +234,7 @@ class NumericContract:
         early = self.softplus_threshold < NumericContract.softplus_threshold
         parts += [f"softplus above {self.softplus_threshold:g} is x"] if early else []
         parts += [name for name in ("truncates", "ftz") if getattr(self, name)]
+        parts += [str(one) for one in self.approximations]
         return "/".join([*parts, self.order if self.chunk is None else f"{self.order}({self.chunk})"])
 
 

@@ -113,7 +113,8 @@ class Machine:
         return a
 
     def cuts(self, tokens: int) -> list[slice]:
-        size = self.contract.chunk if self.contract.order == "chunked" and self.contract.chunk else tokens
+        whole = self.contract.order == "output_only" or not self.contract.chunk
+        size = tokens if whole else self.contract.chunk
         return [slice(s, min(s + size, tokens)) for s in range(0, tokens, size)]
 
     # ------------------------------------------------------------------------------------------------------ conv
@@ -144,10 +145,11 @@ class Machine:
         B, C = (np.repeat(low(a), each_group, axis=2) for a in (window.B, window.C))
         dt = np.clip(self.step_size(window, params), *(F32(v) for v in params.dt_limit))
         skip = np.zeros_like(x) if D is None else (D[:, None] if D.ndim == 1 else D) * x
-        if self.contract.order == "sequential":
+        if self.contract.order in ("sequential", "associative"):
             a, wide_dt, inputs = self.decay(self.exp(dt * A))[..., None, None], dt[..., None, None], x[..., None]
             U = (wide_dt * inputs) * B[:, :, :, None] if self.variant else wide_dt * (inputs * B[:, :, :, None])
-            return self._finish(*self._steps(S, a, U, C[:, :, :, None], skip), window)
+            run = self._steps if self.contract.order == "sequential" else self._scanned
+            return self._finish(*run(S, a, U, C[:, :, :, None], skip), window)
         return self._finish(*self._ssd_chunks(S, x, dt, A, B, C, skip), window)
 
     def step_size(self, window: Any, params: Any) -> Any:
@@ -200,18 +202,21 @@ class Machine:
         a = self.decay(self.exp(dt[..., None] * low(params.A)))
         U = (dt * x)[..., None] * B[:, :, None]
         skip = np.zeros_like(x) if params.D is None else low(params.D) * x
-        if self.contract.order == "sequential":
-            return self._finish(*self._steps(S, a, U, C[:, :, None], skip), window)
+        run = self._steps if self.contract.order == "sequential" else self._scanned
+        return self._finish(*run(S, a, U, C[:, :, None], skip), window)
+
+    def _scanned(self, S: Any, a: Any, U: Any, C: Any, skip: Any) -> tuple[Any, Any]:
         outputs = []
-        for c in self.cuts(x.shape[1]):
+        for c in self.cuts(a.shape[1]):
             P, V = self._associative(a[:, c], U[:, c])
             after = P * S[:, None] + V
-            outputs.append(self.dot(after, C[:, c, None], skip[:, c]))
+            outputs.append(self.dot(after, C[:, c], skip[:, c]))
             S = self.between(after[:, -1])
-        return self._finish(np.concatenate(outputs, axis=1), S, window)
+        return np.concatenate(outputs, axis=1), S
 
     def _associative(self, a: Any, U: Any) -> tuple[Any, Any]:
         """Hillis and Steele's scan of S -> a S + U: products of decays, no running sums."""
+        a = np.broadcast_to(a, U.shape)
         step, t = 1, a.shape[1]
         while step < t:
             a_before = np.concatenate([np.ones_like(a[:, :step]), a[:, :-step]], axis=1)

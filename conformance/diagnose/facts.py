@@ -26,10 +26,23 @@ from .equations.search import SECONDS as LINES
 from .equations.search import changed_lines
 from .extent import extent, place
 from .observe import Observation, observe, observed
-from .precision import overflow, wider
+from .precision import other_order, overflow, wider
 from .together import together
 
-ORDER = ("values", "inputs", "extent", "behaves", "equation", "decides", "passes", "sizes", "calls", "cases", "limits")
+ORDER = (
+    "values",
+    "inputs",
+    "extent",
+    "behaves",
+    "equation",
+    "order",
+    "decides",
+    "passes",
+    "sizes",
+    "calls",
+    "cases",
+    "limits",
+)
 SECONDS = 30.0
 """The time of one search."""
 TRIED, AGAIN = 4, 7919
@@ -55,7 +68,8 @@ def facts(
     explained: bool = False,
 ) -> dict[str, str]:
     """`values`: expected and actual value at the first wrong element; `inputs`: what controls that row; `extent`: the wrong
-    positions; `behaves`: changes of inputs or outputs that reproduce the result; `decides`: the entries of masks, trees and
+    positions; `behaves`: changes of inputs or outputs that reproduce the result; `order`: another order of evaluation under
+    which the failing cases hold; `decides`: the entries of masks, trees and
     counts without which the smallest case passes; `passes`: the options and sizes with which it passes; `sizes`: which sizes
     of its long axes fail; `cases`: what the failing cases have in common. `seed` is that of the failing inputs, if not the
     case's own; `explained` says that a planted fault gives the same outputs.
@@ -65,6 +79,8 @@ def facts(
     first = observe(specification, capability, shown)
     if first is not None and first.beyond:
         told |= first_wrong(first, capability)
+        if not search:
+            told["order"] = other_order(specification, capability.contract, [first])
         if search:
             told["decides"] = decides(specification, capability, first, _at(first, first.beyond[0]))
     if search:
@@ -73,6 +89,7 @@ def facts(
         seen = tried(specification, capability, shown, failing)
         said, whole = causes(specification, capability, seen, cause, shown)
         told["behaves"] = "; ".join(said)
+        told["order"] = other_order(limited(specification, Clock(SECONDS)), capability.contract, seen)
         line = Clock(LINES)
         told["equation"] = "" if whole else " or ".join(equation(specification, capability, seen, passing, line))
         seeds, change = draws(specification, capability, smallest, other), Clock(PASSES)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract, Storage
+from ssmspec_ref.contract import UNIT_ROUNDOFF, NumericContract, Order, Storage
 from ssmspec_ref.errors import SpecError
 from ssmspec_ref.shapes import Array
 
@@ -38,6 +38,13 @@ FUNCTIONS: tuple[tuple[str, Any, str, float], ...] = (
 is far below 0, log(1 + exp(x)) is 0, and all of a value is lost."""
 
 
+ORDERS: dict[Order, str] = {
+    "associative": "the scan multiplies decays",
+    "chunked": "the decay over several tokens is exp of a sum",
+}
+"""Orders that a failing implementation may have, and what it then does."""
+
+
 def wider(specification: Specification, contract: NumericContract, seen: Sequence[Observation]) -> str:
     """The widening with the smallest bounds that allows all results, in words; "" if none does."""
     found = []
@@ -50,6 +57,22 @@ def wider(specification: Specification, contract: NumericContract, seen: Sequenc
         if LEAST <= share <= 1 and min(typical for _, typical in shares) >= TYPICAL:
             found.append((-share, order, f"it would hold under {_field(contract, changed)}: {says}"))
     return min(found)[2] if found else ""
+
+
+def other_order(specification: Specification, contract: NumericContract, seen: Sequence[Observation]) -> str:
+    """The order of evaluation under which all results would hold, and when to declare it; "" if none is.
+
+    It is a hint: the cases have failed, and a fault may be as small as the difference of two orders.
+    """
+    if not any(one.case.sizes.get("t", 1) > 1 for one in seen):
+        return ""
+    for order, when in ORDERS.items():
+        if order != contract.order:
+            changed = replace(contract, order=order)
+            share = max(_share(specification, changed, one)[0] for one in seen)
+            if LEAST <= share <= 1:
+                return f"holds under {_field(contract, changed)}; declare it if {when}"
+    return ""
 
 
 def _apart(seen: Observation) -> float:

@@ -29,6 +29,7 @@ WIDER: tuple[tuple[str, str, Callable[[NumericContract], bool]], ...] = (
     ("function_ulp", f"ulp={STRICT.function_ulp:g}", lambda c: c.function_ulp > STRICT.function_ulp),
     ("exp", "exp=libm", lambda c: c.exp != "libm"),
     ("softplus", "softplus=log1p", lambda c: c.softplus != "log1p"),
+    ("approximations", "functions without an absolute error", lambda c: bool(c.approximations)),
     ("softplus_threshold", "softplus above 20 is x", lambda c: c.softplus_threshold < STRICT.softplus_threshold),
 )
 """Fields that widen a bound, what is said of each once it is narrowed, and which contracts have it wide."""

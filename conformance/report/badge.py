@@ -3,6 +3,8 @@
 import re
 from html import escape
 
+from ssmspec_ref.approximation import printed
+
 from ..errors import ReportError
 from .grid import Cell, totals
 from .stream import READ, SCHEMA, Report
@@ -14,7 +16,7 @@ WIDTH = 6.4
 
 def badge(report: Report) -> str:
     """The badge: green if nothing failed, yellow if only listed cases failed or if results were kept from an interrupted run,
-    red otherwise, also of a run that stopped early; it names the tier."""
+    red otherwise, also of a run that stopped early; it names the tier, and functions with an absolute error."""
     counts = totals(report.results)
     left, refused = counts["not-run"], Cell(tuple(report.results)).refused
     ran = sum(bool(r.case) for r in report.results) - left
@@ -22,6 +24,7 @@ def badge(report: Report) -> str:
     said = f"{counts['pass']} of {ran} pass" + (f", {known} known" if known and not bad else "")
     said += (f", {bad} not" if bad else "") + (f" ({refused} refused)" if refused else "")
     said += f", {left} not run" if left else ""
+    said += "".join(f", {one}" for one in dict.fromkeys(one for r in report.results for one in printed(r.contract)))
     resumed = ", resumed" if report.header.resumed else ""
     colour = RED if bad or left or not ran else YELLOW if known or resumed else GREEN
     return _svg(f"conformance, {report.header.tier}{resumed}", said, colour, report.footer.digest)

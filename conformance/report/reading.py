@@ -11,7 +11,7 @@ Line = tuple[str, str]
 """The name of a line, and what it says."""
 CAUSES = ("behaves", "equation")
 """Facts that explain a failure, the more certain first; then a planted fault with the same outputs."""
-ON_TOP = ("bug", "takes", "replay", "search")
+ON_TOP = ("order", "bug", "takes", "replay", "search")
 """Facts that are read before the smallest case is run again."""
 RIGHT = "; right: "
 

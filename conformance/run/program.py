@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ssmspec_ref.approximation import Approximation
 from ssmspec_ref.contract import OPERATIONS, Adapter, Capability, Limits, NumericContract, Subject
 from ssmspec_ref.errors import ParameterError, Unsupported
 from ssmspec_ref.options.extras import installing
@@ -233,12 +234,16 @@ def _object(said: Any, what: str) -> dict[str, Any]:
     return said
 
 
+def _numbers(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a JSON object, in which infinity is a text."""
+    return {name: float(value) if value in ("inf", "-inf") else value for name, value in given.items()}
+
+
 def _capability(run: Callable[..., Any], said: dict[str, Any]) -> Capability:
     limits = _object(said.get("limits", {}), "limits")
     options = {name: tuple(values) for name, values in limits.get("options", {}).items()}
     sizes = {axis: (int(low), int(high)) for axis, (low, high) in limits.get("sizes", {}).items()}
-    contract: dict[str, Any] = {
-        name: float(value) if value in ("inf", "-inf") else value
-        for name, value in _object(said.get("contract", {}), "contract").items()
-    }
+    contract = _numbers(_object(said.get("contract", {}), "contract"))
+    if isinstance(named := contract.get("approximations"), list):
+        contract["approximations"] = tuple(Approximation(**_numbers(_object(one, "an approximation"))) for one in named)
     return Capability(run, NumericContract(**contract), Limits(options, sizes, limits.get("reason", Limits.reason)))

@@ -36,7 +36,7 @@ CONTRACT = NumericContract(
     io="fp32",  # how outputs are stored
     accumulate="fp32",  # the arithmetic of everything else
     dot="ieee",  # how operands of a matrix product are rounded: ieee, tf32x3, tf32, fp16, bf16
-    order="sequential",  # or "chunked" (with chunk=), or "output_only"
+    order="sequential",  # or "chunked" or "associative" (with chunk=), or "output_only"
     function_ulp=3,  # the error of exp, log1p, rsqrt and division; 2.5 covers CUDA and PyTorch, NumPy's exp needs 3
 )
 

@@ -30,6 +30,8 @@ import numpy as np
 from ssmspec_ref.accept import processors
 from ssmspec_ref.accept.processors import Sampling
 from ssmspec_ref.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, NumericContract
+from ssmspec_ref.error_bounds.functions import approximated
+from ssmspec_ref.errors import Unsupported
 from ssmspec_ref.shapes import Array
 
 from ..cases import Case
@@ -108,7 +110,12 @@ def expect(arguments: Arguments, contract: NumericContract, used: Any) -> list[E
 def expect_rows(
     logits: Array, prompt: Array, output: Array, settings: Sequence[Sampling], contract: NumericContract
 ) -> list[Expected]:
-    """The distribution of each row by its own settings."""
+    """The distribution of each row by its own settings.
+
+    Raises: Unsupported if exp has an absolute error, which a sum over the vocabulary would make useless.
+    """
+    if approximated(contract, "exp"):
+        raise Unsupported("probabilities have no bound for an exp with an absolute error; declare none for this operation")
     p, clear, error = np.zeros_like(logits), np.zeros(len(logits), dtype=bool), np.zeros((2, *logits.shape))
     contracts = (contract, *oracles(contract))
     for b, (row, own) in enumerate(zip(logits, settings, strict=True)):

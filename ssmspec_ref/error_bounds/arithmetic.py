@@ -188,16 +188,17 @@ def constant(value: Array | float, contract: NumericContract) -> Approx:
     return Approx(number, np.where(held, 0.0, unit(contract) * np.abs(number)), contract)
 
 
-def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int = 0) -> Approx:
+def sum_of_products(*terms: tuple[str, "Approx"] | tuple[Any, ...], matmuls: int = 0, scaled: int = 0) -> Approx:
     """A sum of terms, each `(subscripts, operand, operand ..)` as for einsum, in any order and association (4).
 
     Every term passes through at most K = (factors of a term - 1) + (non-zero terms of the sum - 1) roundings. The operands of
     `matmuls` consecutive matrix products are rounded to the contract's `dot` format before each; tf32x3 adds three products
-    for each term. Overflow of an operand in fp16 is not included.
+    for each term. Overflow of an operand in fp16 is not included. `scaled` counts multiplications of a term that errors of
+    its operands include already: they are counted below the normal range only.
 
     Raises: ParameterError if K u >= 1, where no bound exists.
     """
-    return reduce(add, (product_of(*term) for term in terms)).rounded(matmuls)
+    return reduce(add, (product_of(*term) for term in terms)).rounded(matmuls, scaled)
 
 
 @dataclass(frozen=True)
@@ -227,14 +228,14 @@ class Sum:
         value, size, count = self.value * other.value, self.size * other.size, self.count * other.count
         return Sum(value, carried, size, count, self.factors + other.factors, self.reach * other.reach, self.contract)
 
-    def rounded(self, matmuls: int = 0) -> Approx:
+    def rounded(self, matmuls: int = 0, scaled: int = 0) -> Approx:
         """Equation (4) of the module, as `sum_of_products` says."""
         contract, products = self.contract, self.factors - 1
         passes = 3 if matmuls and contract.dot == "tf32x3" else 1
         g = gamma(np.where(self.count > 0, products + passes * self.count - 1, 0.0), contract, matmuls > 0)
         if matmuls:
             g = np.where(self.count > 0, g + np.expm1(2 * matmuls * np.log1p(operand_roundoff(contract))) * (1 + g), 0.0)
-        below = tiny(contract) * (products + contract.ftz) + 2 * matmuls * _operand_grid(contract)
+        below = tiny(contract) * (products + scaled + contract.ftz) + 2 * matmuls * _operand_grid(contract)
         return Approx(self.value, self.carried + g * self.size + below * self.count * self.reach, contract)
 
 

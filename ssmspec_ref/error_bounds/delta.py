@@ -48,6 +48,7 @@ from .. import delta
 from ..checks import checked
 from ..contract import NumericContract
 from ..delta import KEYS, DeltaParams, DeltaWindow
+from ..errors import Unsupported
 from ..records import masked
 from ..shapes import Ancestors, Array, DeltaState, Mask
 from .arithmetic import Approx, absolute, gamma, operand_roundoff, sum_of_products
@@ -68,7 +69,7 @@ def scan(
 ) -> tuple[Approx, Approx]:
     """Outputs and final state of `delta.scan` with their bounds, in the contract's order of evaluation.
 
-    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError; Unsupported for the order `associative`.
     """
     if contract.order == "sequential":
         o, after = states(S, window, params, contract, live, inexact)
@@ -119,7 +120,7 @@ def tree(
 
     It does not cover an evaluation of paths token by token; use `scan` along them for that.
 
-    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
+    Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError; Unsupported for the order `associative`.
     """
     live = einsum("btt -> bt", ancestors)
     o, _ = _window(_inputs(S, window, params, contract, live, inexact), ancestors)
@@ -130,6 +131,11 @@ def _inputs(
     S: DeltaState, window: DeltaWindow, params: DeltaParams, contract: NumericContract, live: Mask | None, inexact: Inexact
 ) -> SimpleNamespace:
     """The inputs as pairs after (1), one key per value head, g with a last axis of k or 1; others are exactly 0."""
+    if contract.order == "associative":
+        raise Unsupported(
+            "the delta rule has no order associative: its step multiplies the state by a matrix, not by a decay; "
+            "declare sequential, or chunked for a triangular solve"
+        )
     S_0, seen, _ = paired(contract, inexact, window, params, S=S)
     seen = seen if live is None else masked(seen, live)
     q, k = delta.keys_and_queries(seen.q, seen.k, window.v.shape[2], params)

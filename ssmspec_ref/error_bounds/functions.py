@@ -6,6 +6,11 @@ r = 2 u function_ulp (`NumericContract`). If exp is an intermediate step, its ow
 exp(x^) (1 + d) = exp(x^ + log(1 + d)),    |log(1 + d)| <= -log(1 - r)                     (1)
 
 so softplus and sigmoid are evaluated at an argument with the error e + (1), with the largest slope in that range.
+
+A function that the contract names with an absolute error D (`NumericContract.approximations`) has D more, wherever x^ may be
+in its range. If exp has D, what is made of E = exp(x) or exp(-x) has at most
+
+|1 / (1 + E + D) - 1 / (1 + E)|, |log(1 + E + D) - log(1 + E)| <= D / (1 - D)                (2)
 """
 
 from dataclasses import replace
@@ -14,9 +19,12 @@ import numpy as np
 from numpy import expm1, log1p
 
 from .. import functions
-from ..contract import SMALLEST_NORMAL
+from ..contract import SMALLEST_NORMAL, NumericContract
 from ..shapes import Array
 from .arithmetic import Approx, charged, constant, relative_error, unit
+
+MADE_OF_EXP = (-1.0, 1.0)
+"""The multiples of x whose exp sigmoid, silu and softplus may take."""
 
 
 def exp(x: Approx, most: Array | float = np.inf) -> Approx:
@@ -24,13 +32,14 @@ def exp(x: Approx, most: Array | float = np.inf) -> Approx:
 
     `most` is a known upper limit of the computed argument: 0 for a log decay, whatever its error. If the argument is computed
     as 2^(x log2 e), its error grows by 2 u |x|: the constant and the product are rounded.
+    An exp with an absolute error has it at 0 too, unless its range leaves 0 out.
     Source: C standard, F.10.3.1, and PTX manual, ex2.approx, for exp(0) = 1.
     """
     value, argument = np.exp(x.value), _argument(x)
     above = np.where(x.value > most, x.error, np.minimum(x.error, most - x.value))
     carried = value * np.maximum(expm1(above + argument), -expm1(-x.error - argument))
     result = charged(value, carried, relative_error(x.contract), x.contract)
-    return replace(result, error=np.where((x.value == 0) & (x.error == 0), 0.0, result.error))
+    return _approximated(replace(result, error=np.where((x.value == 0) & (x.error == 0), 0.0, result.error)), "exp", x)
 
 
 def softplus(x: Approx) -> Approx:
@@ -45,7 +54,8 @@ def softplus(x: Approx) -> Approx:
     lost = np.logaddexp(0.0, -np.maximum(x.value - x.error, c.softplus_threshold))
     carried = carried + np.where(x.value + x.error > c.softplus_threshold, lost, 0.0)
     carried = carried + (unit(c) + r if c.softplus == "log" else 0.0)
-    return charged(functions.softplus(x.value), carried, (1 + r) * (1 + unit(c)) - 1, c)
+    carried = carried + _of_exp(x, MADE_OF_EXP)
+    return _approximated(charged(functions.softplus(x.value), carried, (1 + r) * (1 + unit(c)) - 1, c), "softplus", x)
 
 
 def sigmoid(x: Approx) -> Approx:
@@ -55,21 +65,23 @@ def sigmoid(x: Approx) -> Approx:
     result is 0 instead of a value below the smallest normal number.
     """
     c, r, moved = x.contract, relative_error(x.contract), _moved(x)
-    carried = moved * _logistic_slope(x, moved) + SMALLEST_NORMAL[c.accumulate]
-    return charged(functions.sigmoid(x.value), carried, (1 + r) / (1 - unit(c)) - 1, c)
+    carried = moved * _logistic_slope(x, moved) + SMALLEST_NORMAL[c.accumulate] + _of_exp(x, MADE_OF_EXP)
+    return _approximated(charged(functions.sigmoid(x.value), carried, (1 + r) / (1 - unit(c)) - 1, c), "sigmoid", x)
 
 
 def silu(x: Approx) -> Approx:
     """x sigmoid(x), or x / (1 + exp(-x)), which has one rounding less.
 
-    Its slope is s + x s (1 - s), never above 1.1: 1.0998 at x = 2.3994.
+    Its slope is s + x s (1 - s), never above 1.1: 1.0998 at x = 2.3994. An absolute error of the sigmoid counts x^ times.
     """
     s = functions.sigmoid(x.value + x.error)
-    clean = replace(x, error=np.zeros_like(x.error))
-    result = clean * sigmoid(clean)
+    clean = replace(x, error=np.zeros_like(x.error), contract=replace(x.contract, approximations=()))
+    result = replace(clean * sigmoid(clean), contract=x.contract)
     slope = np.minimum(1.1, s + x.size * _logistic_slope(x, x.error))
     share = _moved(x) - x.error + 2 * relative_error(x.contract)  # that the function may be wrong by at x^
-    return replace(result, error=result.error + x.error * slope * (1 + share))
+    named = _absolute(x, "sigmoid") + (1 + share) * _of_exp(x, MADE_OF_EXP)
+    error = result.error + x.error * slope * (1 + share) + (1 + unit(x.contract)) * x.size * named
+    return _approximated(replace(result, error=error), "silu", x)
 
 
 def rsqrt(x: Approx) -> Approx:
@@ -84,9 +96,10 @@ def rsqrt(x: Approx) -> Approx:
 
 def tanh(x: Approx) -> Approx:
     """tanh x, of slope at most 1. By 2 sigmoid(2 x) - 1 its own error is absolute, twice that of the sigmoid and of the
-    difference: 2 r + 3 u."""
+    difference: 2 r + 3 u. Its exp is that of 2 x or -2 x."""
     own = 2 * relative_error(x.contract) + 3 * unit(x.contract)
-    return Approx(np.tanh(x.value), np.minimum(x.error + _argument(x) + own, 2.0), x.contract)
+    error = x.error + _argument(x) + own + 2 * (1 + own) * _of_exp(x, (-2.0, 2.0))
+    return _approximated(Approx(np.tanh(x.value), np.minimum(error, 2.0), x.contract), "tanh", x)
 
 
 def cos(x: Approx) -> Approx:
@@ -109,6 +122,33 @@ def clip(x: Approx, low: float, high: float) -> Approx:
             reached = np.abs(x.value - limit) <= x.error + rounding
             error = np.where(outside, rounding, np.where(reached, np.maximum(error, rounding), error))
     return Approx(np.clip(x.value, low, high), error, x.contract)
+
+
+def approximated(contract: NumericContract, function: str) -> bool:
+    """Whether the contract names an absolute error of a function."""
+    return any(one.function == function for one in contract.approximations)
+
+
+def _absolute(x: Approx, function: str, times: float = 1.0) -> Array:
+    """The absolute error that the contract names for a function of `times` x, where the computed argument may be in its
+    range; the largest of several."""
+    found, argument, error = np.zeros(x.value.shape), times * x.value, abs(times) * x.error
+    for one in x.contract.approximations:
+        if one.function == function:
+            within = (argument + error >= one.low) & (argument - error <= one.high)
+            found = np.maximum(found, np.where(within, one.error, 0.0))
+    return found
+
+
+def _approximated(result: Approx, function: str, x: Approx) -> Approx:
+    """A function's result with the absolute error that the contract names for it."""
+    return replace(result, error=result.error + _absolute(x, function)) if x.contract.approximations else result
+
+
+def _of_exp(x: Approx, multiples: tuple[float, ...]) -> Array:
+    """(2) of the module, for an exp of one of these multiples of x."""
+    most = np.maximum.reduce([_absolute(x, "exp", times) for times in multiples])
+    return most / (1 - most)
 
 
 def _argument(x: Approx) -> Array:

@@ -7,9 +7,11 @@ y  = S' C + D x, then y silu(z)                                                 
 y_t = sum_n C_tn (P_tn S0_n + sum_s L_ts P_tn / P_sn dt_s x_s B_sn) + D x_t                     (5)
 
 In (5) P_t / P_s is the decay from s to t, computed as exp of a difference of running sums, or (in an associative scan) as a
-product of up to t - s factors a. The bound is the sum of both errors, so either may be used.
+product of up to t - s factors a. The order `associative` has the errors of the products. Those of `chunked` and `output_only`
+are the sum of both, so either may be used; where exp has an absolute error, they include that of every factor.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,11 +23,11 @@ from ..records import masked
 from ..selective import SelectiveParams, SelectiveWindow
 from ..shapes import Ancestors, ChannelState, Mask
 from .arithmetic import Approx, relative_error, sum_of_products, unit
-from .functions import silu
+from .functions import approximated, silu
 from .inputs import Inexact, paired
 from .pairs import sequential
 from .pairs.sequential import output
-from .windows import decays, in_chunks
+from .windows import decays, in_chunks, products, scalings
 
 
 @checked
@@ -103,11 +105,17 @@ def _inputs(
 
 def _decays(i: SimpleNamespace, ancestors: Ancestors) -> tuple[Approx, Approx]:
     """The decays from the state and between tokens, as sums or as products of up to the path's length."""
-    from_state, between = decays(i.dt[..., None] * i.A, ancestors)
-    factors = ancestors.sum(axis=2)[..., None, None] * (relative_error(i.x.contract) + unit(i.x.contract))
+    log, contract = i.dt[..., None] * i.A, i.x.contract
+    from_state, between = decays(log, ancestors)
+    if contract.order == "associative":
+        return from_state, between
+    if approximated(contract, "exp"):
+        start, since = products(log, ancestors)
+        return replace(from_state, error=from_state.error + start.error), replace(between, error=between.error + since.error)
+    factors = ancestors.sum(axis=2)[..., None, None] * (relative_error(contract) + unit(contract))
     return (
-        Approx(from_state.value, from_state.error + np.expm1(factors) * from_state.size, i.x.contract),
-        Approx(between.value, between.error + np.expm1(factors)[:, :, None] * between.size, i.x.contract),
+        replace(from_state, error=from_state.error + np.expm1(factors) * from_state.size),
+        replace(between, error=between.error + np.expm1(factors)[:, :, None] * between.size),
     )
 
 
@@ -119,6 +127,7 @@ def _read(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
         ("btn, btjdn, bjd, bjd, bjn -> btd", i.C, between, i.dt, i.x, i.B),
         *([] if i.D is None else [("btd, d -> btd", i.x, i.D)]),
         matmuls=1,
+        scaled=scalings(i.x),
     )
 
 
@@ -127,6 +136,7 @@ def _advance(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
     return sum_of_products(
         ("bdn, bdn -> bdn", from_state[:, -1], i.S),
         ("bjdn, bjd, bjd, bjn -> bdn", between[:, -1], i.dt, i.x, i.B),
+        scaled=scalings(i.x),
     )
 
 

@@ -11,8 +11,9 @@ y_t = exp(cs_t) C_t S0 + sum_s L_ts exp(cs_t - cs_s) (C_t B_s) dt_s x_s + D x_t 
 S_T = exp(cs_T) S0 + sum_s exp(cs_T - cs_s) dt_s x_s B_s^T                                            (6)
 
 cs is a sum of numbers of one sign with an error of gamma_t sum |dt A|, and the difference of two of them has both errors,
-however small it is. In (5) and (6) every term is a product of up to six factors, and the bound covers any association: scores
-first, states first, or decays folded into either operand.
+however small it is. In the order `associative` exp(cs_t - cs_s) is a product of decays instead
+(`windows.products`). In (5) and (6) every term is a product of up to six factors, and the bound covers any association:
+scores first, states first, or decays folded into either operand.
 """
 
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from .functions import silu
 from .inputs import Inexact, paired
 from .pairs import sequential
 from .pairs.sequential import output
-from .windows import decays, in_chunks
+from .windows import decays, in_chunks, scalings
 
 
 @checked
@@ -84,7 +85,8 @@ def tree(
 ) -> Approx:
     """The output at every node of `ssd_tree.scan` with its bound (5), in any order; at padding both are 0.
 
-    It does not cover an evaluation of paths token by token, whose decays are products; use `scan` along them for that.
+    It does not cover an evaluation of paths token by token, whose decays are products, but in the order `associative`; use
+    `scan` along them for that.
 
     Raises: ShapeMismatch, PrecisionError, EmptyWindow, ParameterError.
     """
@@ -119,6 +121,7 @@ def _read(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
         ("btjh, bthn, bjhn, bjh, bjhp -> bthp", between, i.C, i.B, i.dt, i.x),
         *_skip("bthp", i, i.x),
         matmuls=2,
+        scaled=scalings(i.x),
     )
 
 
@@ -129,6 +132,7 @@ def _advance(i: SimpleNamespace, ancestors: Ancestors) -> Approx:
         ("bh, bhpn -> bhpn", from_state[:, -1], i.S),
         ("bjh, bjh, bjhp, bjhn -> bhpn", between[:, -1], i.dt, i.x, i.B),
         matmuls=1,
+        scaled=scalings(i.x),
     )
 
 

@@ -1,4 +1,5 @@
-"""Shared parts of the closed forms: chunks of a window, and decays along a path as differences of running sums."""
+"""Shared parts of the closed forms: chunks of a window, and decays along a path: exp of differences of running sums, or
+products of decays."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -7,10 +8,13 @@ import numpy as np
 
 from ..contract import NumericContract
 from ..shapes import Ancestors, Array
-from .arithmetic import Approx, gamma, unit
+from .arithmetic import Approx, gamma, tiny, unit
 from .functions import exp
 from .inputs import appended
 from .stored_state import stored_state
+
+SMALLEST = 1e-300
+"""Decays below it have no relative error in float64."""
 
 
 def chunks(tokens: int, contract: NumericContract) -> Iterator[slice]:
@@ -50,11 +54,13 @@ def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
 
     Computed log decays are at most 0 whatever their error; so are their sums, and the differences up to (2).
 
-    `z` is (b t ..) with any further axes; the results are (b t ..) and (b t j ..). Direct products or sums of the decays
-    between j and t, without running sums, are covered too: K roundings of at most the same terms. But a product of K factors
-    exp(z) has an error of K r, which (1) does not cover.
+    `z` is (b t ..) with any further axes; the results are (b t ..) and (b t j ..). Sums of the log decays between j and t,
+    without running sums, are covered too: K roundings of at most the same terms. But a product of K factors exp(z) has an
+    error of K r, which (1) does not cover: in the order `associative` the decays are those of `products`.
     """
     c = z.contract
+    if c.order == "associative":
+        return products(z, ancestors)
     path = ancestors.astype(float)
     rounding = gamma(np.maximum(ancestors.sum(axis=2) - 1, 0), c)
     rounding = _along(rounding, z) * np.einsum("btj, bj... -> bt...", path, z.size)
@@ -67,6 +73,43 @@ def decays(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
     carried = carried + both + unit(c) * (np.abs(difference) + carried + both)  # (2)
     seen = ancestors.reshape(ancestors.shape + (1,) * (z.value.ndim - 2))
     return exp(cs, 0.0), exp(Approx(difference, carried, c), both).where(seen)
+
+
+def products(z: Approx, ancestors: Ancestors) -> tuple[Approx, Approx]:
+    """As `decays`, each a product of the decays of its K tokens, multiplied in any order and association.
+
+    a^_i = exp z_i (1 + d_i), |d_i| <= w_i          w_i from the error of z and that of exp                        (1)
+    |prod a^ - prod a| <= prod a (prod (1 + w_i) (1 + u)^K - 1) + K tiny prod max(1, a_i (1 + w_i) (1 + u))        (2)
+
+    A scan of pairs multiplies an update by some of the decays at a time; (2) has a rounding for each. Multiplying by a decay
+    of exactly 1 is exact, so that no-ops add none.
+    Source: Higham, lemma 3.1, with factors of their own errors.
+    """
+    c, a = z.contract, exp(z, 0.0)
+    whole = a.value > SMALLEST
+    wider = np.log1p(np.divide(a.error, a.value, out=np.zeros(a.shape), where=whole))
+    wider = np.where(whole, wider, np.log(np.maximum(a.value + a.error, SMALLEST)) - z.value)  # log (1 + w)
+    factors = (z.size > 0).astype(float)
+    wider = wider + factors * np.log1p(unit(c))
+    path, each = ancestors.astype(float), (z.value, wider, factors, np.maximum(z.value + wider, 0.0))
+    log, wide, count, grown = (np.einsum("btj, bj... -> bt...", path, x) for x in each)
+    lost = tiny(c) * np.exp(grown)
+    log_since, wide_since, count_since = (_since(x, ancestors) for x in each[:3])
+    between = _product(log_since, wide_since, count_since * lost[:, :, None], c)
+    seen = ancestors.reshape(ancestors.shape + (1,) * (z.value.ndim - 2))
+    return _product(log, wide, count * lost, c), between.where(seen)
+
+
+def scalings(tokens: Approx) -> int:
+    """How many decays may multiply a term of a window (b t ..) one by one, beyond the one that `decays` makes of them."""
+    return tokens.shape[1] if tokens.contract.order == "associative" else 0
+
+
+def _product(log: Array, wider: Array, lost: Array, c: NumericContract) -> Approx:
+    """exp of a log, wrong by a factor of at most exp(wider) and by `lost` (2)."""
+    value = np.exp(log)
+    error = np.where(wider < 1, value * np.expm1(np.minimum(wider, 1)), np.exp(log + wider) - value)
+    return Approx(value, error + lost, c)
 
 
 def _since(z: Array, ancestors: Ancestors) -> Array:

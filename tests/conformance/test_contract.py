@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from conformance.errors import UnknownOperation
+from ssmspec_ref.approximation import Approximation
 from ssmspec_ref.contract import FLOAT64, Capability, Limits, NumericContract
 from ssmspec_ref.errors import ParameterError
 
@@ -25,6 +26,7 @@ WIDER: dict[str, Any] = {
     "softplus_threshold": -5.0,
     "truncates": True,
     "ftz": True,
+    "approximations": (Approximation("tanh", 1e-4, "table"),),
 }
 """A value of each field that widens the bound."""
 OF_CODES = {"state_scale": 64, "state_rounding": "stochastic", "error_feedback": "int4"}

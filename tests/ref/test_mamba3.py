@@ -71,12 +71,12 @@ def test_an_entry_of_a_ring_depends_on_no_state() -> None:
         assert_array_equal(one[:, 4:], other)
 
 
-@pytest.mark.parametrize("form", ["fp32", "bf16"])
+@pytest.mark.parametrize(("form", "order"), [("fp32", "sequential"), ("bf16", "sequential"), ("fp32", "associative")])
 @pytest.mark.parametrize(("rank", "pairs", "angles"), [(1, "neighbours", 2), (2, "halves", 4)])
-def test_bounds_hold_for_a_rewriting_in_single_precision(form: Any, rank: int, pairs: str, angles: int) -> None:
+def test_bounds_hold_for_a_rewriting_in_single_precision(form: Any, order: Any, rank: int, pairs: str, angles: int) -> None:
     """The same equations in float32, with a state in fp32 or bf16 between two tokens: within the bound everywhere, and not
-    within a thousandth of it."""
-    contract = NumericContract(state=form, stored_every_token=True)
+    within a thousandth of it. Token by token is one association of products of decays."""
+    contract = NumericContract(state=form, order=order, stored_every_token=True)
     S, window, params = mamba3_case(22, replace(SIZES, r=rank, k=angles), "mamba", pairs=pairs)
     S, window, params = stored(S, form), stored(window), stored(replace(params, A_floor=0.375))
     held, outputs = S, []

@@ -5,7 +5,7 @@ angle   th^ = th + sum dl: what is carried, the error of each dl, and 3 u R a to
 stored  an angle within its error of 0 or 2 pi may be stored at either end: 2 pi                                   (2)
 k, q    norm, bias, then a rotation by a computed cosine and sine, rounded to the output format                    (3)
 S'      = a S + sum_r (a dt (1 - l)) v-_r k-_r^T + sum_r (dt l) v_r k_r^T: one sum, in any order and association   (4)
-o       in chunks and from a checkpoint as SSD, with two writes for a token, each of any association               (5)
+o       in chunks, from a checkpoint and by an associative scan as SSD, with two writes for a token, in any order  (5)
 
 The error of an angle enters through |cos a - cos b| <= |a - b| alone, so that turns, which (2) adds, never reach a key. A
 state is one array in one format: where a contract stores it in bf16, the angles are in bf16, too, and the bound says how
@@ -27,7 +27,7 @@ from ..functions import clip, cos, exp, sigmoid, silu, sin, softplus, tanh
 from ..inputs import Inexact, appended, joined, lift
 from ..norms import rms
 from ..stored_state import stored_state
-from ..windows import chain, chunks, decays
+from ..windows import chain, chunks, decays, scalings
 
 
 def scan(
@@ -176,6 +176,7 @@ def _chunked(i: SimpleNamespace, keep: Mask) -> tuple[Approx, Approx]:
             ("bjh, bjh, bjh, bjhrp, bjhrn -> bhpn", between, a, i.before[:, cut], i.v_par[:, cut], i.k_par[:, cut]),
             ("bjh, bjh, bjhrp, bjhrn -> bhpn", between, i.own[:, cut], i.v[:, cut], i.k[:, cut]),
             matmuls=1,
+            scaled=scalings(i.ld[:, cut]),
         )
         S = stored_state(S) if S.contract.stored_every_token else S
     return appended(outputs), S
@@ -192,6 +193,7 @@ def _read(i: SimpleNamespace, S: Approx, cut: slice, order: Ancestors) -> Approx
         ("btjh, bthrn, bjhsn, bjh, bjhsp -> bthrp", between, q, k, own, v),
         *_skip("bthrp", i, v),
         matmuls=2,
+        scaled=scalings(i.ld[:, cut]),
     )
 
 
