@@ -73,6 +73,8 @@ def guesses(of: Function, matching: Matching, operation: str, pins: Mapping[str,
     seen = set()
     arrangements = product(product(*table.forms), heads, ("rows", "one row"), styles)
     for forms, groups, rows, style in arrangements:
+        if (rows == "one row" or groups == "no heads") and any(form.get("A") == "h p n" for form in forms):
+            continue  # Mamba-2 per channel, without rows or without heads, is Mamba-1
         axes = {name: role.axes for name, role in table.roles.items() if name in has}
         axes |= {name: form for forms_ in forms for name, form in forms_.items() if name in has}
         laid = {name: _moved(a, style, groups, rows) for name, a in axes.items()}
@@ -81,13 +83,15 @@ def guesses(of: Function, matching: Matching, operation: str, pins: Mapping[str,
         laid |= pinned
         if not scans and any("t" in a.split() for a in pinned.values()):
             return
-        sizes, narrow = _sizes(groups, rows, has, table.roles)
-        for ways, options in _values(of, matching, axes):
+        one = {"one group": ("g",), "no heads": ("g", "h")}.get(groups, ()) + (("b",) if rows == "one row" else ())
+        narrow = {*one, *(["groups"] if groups == "repeated" else [])}
+        for ways, options in _values(of, matching, laid):
             key = (*sorted(laid.items()), *sorted(ways.items()), *sorted(options.items()))
             if key not in seen:
                 seen.add(key)
                 left = {f"{n}={v}" for n, values in own_options(matching.family).items() for v in values
                         if v not in options.get(n, values)}  # fmt: skip
+                sizes = dict.fromkeys(one, (1, 1))
                 yield Guess(operation, matching, laid, ways, options, sizes, framework, frozenset(narrow | left))
 
 
@@ -109,11 +113,6 @@ def _moved(axes: str, style: str, groups: str, rows: str) -> str:
     return " ".join("h" if letter == "g" and groups == "repeated" else letter for letter in kept)
 
 
-def _sizes(groups: str, rows: str, has: set[str], roles: Mapping[str, object]) -> tuple[dict[str, tuple[int, int]], set[str]]:
-    one = {"one group": ("g",), "no heads": ("g", "h")}.get(groups, ()) + (("b",) if rows == "one row" else ())
-    return dict.fromkeys(one, (1, 1)), {*one, *(("groups",) if groups == "repeated" else ())}
-
-
 def _values(
     of: Function, matching: Matching, axes: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, str], dict[str, tuple[str, ...]]]]:
@@ -127,14 +126,14 @@ def _values(
             options |= role.absent or {}
         elif argument in needed and "off" in offered.get(name, ()):
             options[name] = tuple(value for value in offered[name] if value not in OFF)
-    if axes.get("D") == "h":
+    if matching.family == "ssd" and "p" not in axes.get("D", "p"):
         options["D"] = tuple(value for value in options.get("D", offered["D"]) if value != "channel")
-    if "g" in axes and matching.family == "delta":
-        options["gate"] = ("channel",) if "k" in axes["g"].split() else ("head",)
+    if matching.family == "delta":
+        options["gate"] = ("channel",) if "k" in axes["g"] else ("head",)
     if matching.argument(table.state) is None and matching.family != "conv":
         options["slots"] = ("none",)
     tried = [[{flag.option: value} for value in flag.absent] for name, flag in table.flags.items()
-             if flag.absent and matching.argument(name) is None and not _other(matching, flag.option, name)]  # fmt: skip
+             if flag.absent and matching.argument(name) is None]  # fmt: skip
     ways = [[{role: way} for way in ways_of(matching, role)] for role in table.ways if role in axes]
     if "scale" in table.flags and matching.argument("scale") is None:
         ways.append([{"scale": "inside"}, {"scale": "outside"}])
@@ -145,17 +144,12 @@ def _values(
             yield form, options | inside | {option: value for one in values for option, value in one.items()}
 
 
-def _other(matching: Matching, option: str, name: str) -> bool:
-    """Whether another flag of the function sets the same option."""
-    return option == "act" and matching.argument("silu") is not None
-
-
 def ways_of(matching: Matching, role: str) -> tuple[str, ...]:
     """The forms of an input's numbers, the one that its name says first, or alone."""
     name = (matching.argument(role) or "").lower()
     if "log" in name:
         return ("log",)
-    return ("factor", "log") if name in ("alpha", "decay", "a") else matching.of.ways[role]
+    return ("factor", "log") if role == "g" and name in ("alpha", "decay", "a") else matching.of.ways[role]
 
 
 def read_pins(of: Function, given: list[str]) -> dict[str, str]:

@@ -232,8 +232,8 @@ def _more_general(one: Guess, other: Guess) -> bool:
 
 
 def nearest(results: Sequence[Tried]) -> Tried:
-    """The guess that comes nearest: most cases, then the smallest error, then the likeliest."""
-    return min(results, key=lambda one: (-one.fits, one.off, -one.reached))
+    """The guess that comes nearest: most cases, then the smallest error, weighed by axes held at size 1, then the likeliest."""
+    return min(results, key=lambda one: (-one.fits, one.off * (1 + len(one.guess.sizes)), -one.reached))
 
 
 def doubtful(chosen: Tried, results: Sequence[Tried]) -> Tried | None:

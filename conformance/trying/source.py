@@ -72,7 +72,7 @@ def source(of: Function, guess: Guess, dtype: str, outputs: Outputs | None, out:
     names = ["Adapter", "Capability", "Limits", "NumericContract", "Subject", *(["WithWeights"] if logs else [])]
     home = "" if of.path is None else relpath(of.path.resolve().parent, out.resolve().parent)
     path = [] if home in ("", ".") else ["import sys", "from pathlib import Path", ""]
-    found = [] if not path else [f"sys.path.insert(0, str(Path(__file__).resolve().parent / {home!r}))", ""]
+    found = [] if not path else [f"sys.path.insert(0, str(Path(__file__).resolve().parent / {_shown(home)}))", ""]
     head = [
         f'"""An adapter of {of.name}, which `ssmspec conform try` wrote from its signature: continue with it.',
         "",

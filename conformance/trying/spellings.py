@@ -149,8 +149,9 @@ FAMILIES: dict[str, Family] = {
             "bias": Role("params.bias", "c", ("bias", "b", "conv_bias", "conv1d_bias"), {"bias": OFF}),
         },
         {
-            "act": Flag('"silu" if params.activation else None', ("activation", "act"), "act", (ON, OFF)),
-            "silu": Flag("params.activation", ("silu_activation", "silu", "use_silu", "apply_silu")),
+            "act": Flag(
+                '"silu" if params.activation else None', ("activation", "act", "silu_activation", "silu"), "act", (ON, OFF)
+            ),
             **KEPT,
         },
         "b t c",

@@ -35,7 +35,7 @@ SAMPLES = (
     Sample("torch", "causal_conv1d_plain", "conv.scan", ("out = out[..., :", "out = out[..., 1 : 1 +")),
     Sample("torch", "causal_conv1d_update", "conv.step", ("(conv_state * weight)", "(conv_state.flip(2) * weight)")),
     Sample("numpy", "ssd_step", "ssd.step", ("np.exp(-dt * np.exp(A_log))", "(1 - dt * np.exp(A_log))")),
-    Sample("numpy", "mamba2_scan", "ssd.scan", ("softplus(dts)", "np.maximum(dts, 0)")),
+    Sample("numpy", "mamba2_scan", "ssd.scan", ("* (dt[:, None] * x)[:, None]", "* x[:, None]")),
     Sample("numpy", "mamba_scan", "selective.scan", ("D * x[:, i])", "D)")),
     Sample("numpy", "shortconv_step", "shortconv.step", ("(B * x)", "x")),
     Sample("numpy", "conv_with_state", "conv.scan", ("+ bias[:, None]", "+ 2 * bias[:, None]")),
