@@ -125,11 +125,16 @@ def _chosen(console: Console, of: Function, results: list[Tried], dtype: str, ye
     return one
 
 
+def terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
 def _wanted(yes: bool) -> None:
     """Ask whether to write the adapter of a guess that does not fit."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not terminal():
         raise OptionError(
             "no guess fits, and there is no terminal to ask; give --yes to write the adapter of the nearest and see where it "
             "fails, or --layout NAME=AXES if an axis is read wrongly"
@@ -146,7 +151,7 @@ def _number(console: Console, fits: list[Tried], yes: bool) -> int:
         console.print(f"  {number}  {said}")
     if yes:
         return 0
-    if not sys.stdin.isatty():
+    if not terminal():
         given = "; ".join(f"{answer.flags(one, shown)} for {n}" for n, one in enumerate(shown, start=1))
         raise OptionError(f"several guesses fit, and there is no terminal to ask; give {given}; or --yes for the first")
     number = int(typer.prompt("Which one is meant?", type=int))

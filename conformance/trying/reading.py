@@ -152,7 +152,8 @@ def matchings(of: Function, family: str) -> Iterator[Matching]:
 
 def _named(of: Function, table: Family) -> tuple[dict[str, str], dict[str, str]]:
     """The inputs and the flags that arguments are named after: exact spellings first, then without affixes and case."""
-    spelled = [(row, kind, {*rows[row].names}) for kind, rows in enumerate((table.roles, table.flags)) for row in rows]
+    spelled = [(name, 0, role.names) for name, role in table.roles.items()]
+    spelled += [(name, 1, flag.names) for name, flag in table.flags.items()]
     found: tuple[dict[str, str], dict[str, str]] = {}, {}
     for plain in (str, lambda name: AFFIXES.sub("", name).lower()):
         for argument in of.arguments:

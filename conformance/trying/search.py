@@ -79,7 +79,7 @@ def attempt(of: Function, guess: Guess, dtype: str) -> Tried:
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
         return Tried(guess, said=said, reached=RAISED if isinstance(error, OF_SHAPES) else REFUSED)
-    before = case.sizes | ({"t": case.sizes["t"] + case.sizes["w"] - 1} if state is None and "w" in case.sizes else {})
+    before = dict(case.sizes) | ({"t": case.sizes["t"] + case.sizes["w"] - 1} if state is None and "w" in case.sizes else {})
     outputs = _outputs(guess, came, state, arguments[0], before)
     if isinstance(outputs, str):
         return Tried(guess, said=outputs, reached=NO_STATE if "state" in outputs else NO_OUTPUT)
@@ -101,7 +101,7 @@ def _capability(text: str, guess: Guess) -> Capability:
 def drawn(guess: Guess, limits: Limits, turn: int) -> Case:
     """A drawn case within the limits: every value of each option is in one of them, as far as three cases have room."""
     (specification,) = of_operation(guess.operation)
-    sizes = FAMILIES[guess.matching.family].sizes[turn // 2] | {axis: low for axis, (low, _) in guess.sizes.items()}
+    sizes = dict(FAMILIES[guess.matching.family].sizes[turn // 2]) | {axis: low for axis, (low, _) in guess.sizes.items()}
     chosen = {}
     for place, (name, values) in enumerate(own_options(guess.matching.family).items()):
         taken = [v for v in values if v in limits.options.get(name, values)] or [values[0]]
@@ -181,7 +181,7 @@ def _state(
     """Where the state is, and its axes; or why it is nowhere."""
     table = guess.matching.of
     axes = table.roles[table.state].axes.split()
-    sizes = sizes | {"q": sizes["w"] - 1} if "w" in sizes else sizes
+    sizes = {**sizes, "q": sizes["w"] - 1} if "w" in sizes else sizes
     both = (axes, ["q" if axis == "w" else axis for axis in axes])
     for where, shape in shapes.items():
         for one in both:
@@ -232,7 +232,7 @@ def _more_general(one: Guess, other: Guess) -> bool:
 
 
 def nearest(results: Sequence[Tried]) -> Tried:
-    """The guess that comes nearest: most cases, then the smallest error, weighed by axes held at size 1, then the likeliest."""
+    """The guess that comes nearest: most cases, then the smallest error (more by axes held at 1), then the likeliest."""
     return min(results, key=lambda one: (-one.fits, one.off * (1 + len(one.guess.sizes)), -one.reached))
 
 

@@ -88,6 +88,32 @@ def test_two_readings_that_fit_are_asked_for(trying: Trying) -> None:
     assert first.capability[1].limits.options["gate"] == ("head",)
 
 
+@pytest.mark.parametrize(("typed", "code"), [("2\n", 0), ("3\n", 2)])
+def test_a_terminal_is_asked_which_reading_is_meant(
+    typed: str, code: int, trying: Trying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.trying.command.terminal", lambda: True)
+    target = f"{trying.module((FOLDER / 'numpy_functions.py').read_text())}:either_gate"
+    trial = trying(target, typed=typed)
+    assert "Which one is meant?" in trial.said
+    assert trial.code == code
+    if code == 0:
+        assert trial.capability[1].limits.options["gate"] == ("channel",)
+    else:
+        assert "3 is not one of 1 to 2" in trial.said
+
+
+@pytest.mark.parametrize(("typed", "written_too"), [("y\n", True), ("n\n", False)])
+def test_a_terminal_is_asked_whether_the_nearest_is_written(
+    typed: str, written_too: bool, trying: Trying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.trying.command.terminal", lambda: True)
+    text = (FOLDER / "numpy_functions.py").read_text().replace("(B * x)", "x")
+    trial = trying(f"{trying.module(text)}:shortconv_step", typed=typed)
+    assert trial.code == (0 if written_too else 2)
+    assert trial.adapter.exists() == written_too
+
+
 def test_groups_that_are_read_wrongly_are_doubted_and_shown_by_a_flag(trying: Trying) -> None:
     """Tiled groups are right where each head has its own; the general reading is called too, and is wrong."""
     text = (FOLDER / "numpy_functions.py").read_text()
@@ -129,3 +155,6 @@ def test_functions_of_transformers_are_read(trying: Trying) -> None:
         assert "query q (b t g k)" in trial.said
         assert set(trial.verdicts()[:3]) == {Verdict.PASS}
     assert trial.capability[1].contract.order == "chunked"
+    narrow = trying(f"{home}:torch_recurrent_gated_delta_rule", "--dtype", "bf16")
+    assert narrow.code == 0, narrow.said
+    assert narrow.capability[1].contract.state == "bf16"
