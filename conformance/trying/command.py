@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 
 from ssmspec_ref.errors import OptionError
-from ssmspec_ref.options.words import one_of
+from ssmspec_ref.options.words import ALSO, one_of
 
 from .. import starting
 from ..run.again import command
@@ -77,7 +78,7 @@ def _results(of: Function, operation: str | None, pins: dict[str, str], dtype: s
     """Every guess that was tried. Raises: OptionError if the signature is that of no recurrence."""
     found: list[Tried] = []
     for framework in of.frameworks:
-        if framework == "numpy" and dtype == "bf16":
+        if framework == "numpy" and not hasattr(np, ALSO[dtype]):
             raise OptionError(
                 f"--dtype is bf16, which NumPy does not have, and {of.name} takes NumPy arrays; give fp32 or fp16"
             )

@@ -12,10 +12,16 @@ from ..suite.recurrences import RECURRENCES
 from .reading import Function, Matching
 from .spellings import OFF
 
-STYLES = ("first", "heads", "last", "time")
+STYLES = (
+    ("b", "t", "heads", "others"),
+    ("b", "heads", "t", "others"),
+    ("b", "heads", "others", "t"),
+    ("t", "b", "heads", "others"),
+)
 """Where tokens are: after the rows, after the heads, last, or before the rows."""
-GROUPS = ("grouped", "repeated", "one group", "no heads")
-"""Groups of heads: as they are, repeated for each head, one that has no axis, or no axis of heads either."""
+GROUPS: tuple[tuple[str, Mapping[str, str]], ...] = (("", {}), ("", {"g": "h"}), ("g", {}), ("gh", {}))
+"""Groups of heads: as they are, repeated for each head, one that has no axis, or no axis of heads either: the axes that are
+dropped, and those that others replace."""
 SAME = {"l": "t", "s": "t", "e": "d"}
 """Other letters for an axis, in `--layout`."""
 
@@ -48,17 +54,15 @@ class Guess:
 
     def source_axes(self, role: str) -> str:
         """The axes of an input in the reference's arguments, both where it has one or the other."""
-        axes = self.matching.of.roles[role].axes
-        if (self.matching.family, role) == ("ssd", "D"):
-            axes = "h | h p"
-        if role == "g" and self.options.get("gate") == ("channel",):
-            axes = "b t h k"
+        axes, also = self.matching.of.roles[role].axes, self.matching.of.also.get(role, "")
+        more = {*also.split()} - {*axes.split(), "|"}
+        axes = also if more and more <= {*self.layouts.get(role, "").split()} else axes
         return axes if self.scans else axes.replace("t ", "").replace(" t", "")
 
 
 def own_options(family: str) -> Mapping[str, tuple[str, ...]]:
     """The options of a recurrence, without those that all operations have."""
-    return CONV_OPTIONS if family == "conv" else RECURRENCES[family].options
+    return RECURRENCES[family].options if family in RECURRENCES else CONV_OPTIONS
 
 
 def guesses(of: Function, matching: Matching, operation: str, pins: Mapping[str, str], framework: str) -> Iterator[Guess]:
@@ -71,46 +75,38 @@ def guesses(of: Function, matching: Matching, operation: str, pins: Mapping[str,
     heads = GROUPS if any("g" in role.axes.split() for role in table.roles.values()) else GROUPS[:1]
     styles = STYLES if scans else STYLES[:1]
     seen = set()
-    arrangements = product(product(*table.forms), heads, ("rows", "one row"), styles)
-    for forms, groups, rows, style in arrangements:
-        if (rows == "one row" or groups == "no heads") and any(form.get("A") == "h p n" for form in forms):
+    arrangements = product(product(*table.forms), heads, ("", "b"), styles)
+    for forms, (without, renamed), row, style in arrangements:
+        dropped = without + row
+        if {*dropped} & {"b", "h"} and any(form.get("A") == "h p n" for form in forms):
             continue  # Mamba-2 per channel, without rows or without heads, is Mamba-1
         axes = {name: role.axes for name, role in table.roles.items() if name in has}
         axes |= {name: form for forms_ in forms for name, form in forms_.items() if name in has}
-        laid = {name: _moved(a, style, groups, rows) for name, a in axes.items()}
+        laid = {name: _moved(a, style, dropped, renamed) for name, a in axes.items()}
         if not scans:
             laid = {name: " ".join(x for x in a.split() if x != "t") for name, a in laid.items()}
         laid |= pinned
         if not scans and any("t" in a.split() for a in pinned.values()):
             return
-        one = {"one group": ("g",), "no heads": ("g", "h")}.get(groups, ()) + (("b",) if rows == "one row" else ())
-        narrow = {*one, *(["groups"] if groups == "repeated" else [])}
+        narrow = {*dropped, *(["groups"] if renamed else [])}
         for ways, options in _values(of, matching, laid):
             key = (*sorted(laid.items()), *sorted(ways.items()), *sorted(options.items()))
             if key not in seen:
                 seen.add(key)
                 left = {f"{n}={v}" for n, values in own_options(matching.family).items() for v in values
                         if v not in options.get(n, values)}  # fmt: skip
-                sizes = dict.fromkeys(one, (1, 1))
+                sizes = dict.fromkeys(dropped, (1, 1))
                 yield Guess(operation, matching, laid, ways, options, sizes, framework, frozenset(narrow | left))
 
 
-def _moved(axes: str, style: str, groups: str, rows: str) -> str:
+def _moved(axes: str, style: tuple[str, ...], dropped: str, renamed: Mapping[str, str]) -> str:
     """The axes in a style."""
     letters = axes.lstrip("=").split()
-    if "t" in letters and not axes.startswith("="):
+    if "t" in letters and letters == axes.split():
         rest = [letter for letter in letters if letter not in "bt"]
-        heads = [letter for letter in rest if letter in "gh"]
-        others = [letter for letter in rest if letter not in "gh"]
-        letters = {
-            "first": ["b", "t", *rest],
-            "heads": ["b", *heads, "t", *others],
-            "last": ["b", *rest, "t"],
-            "time": ["t", "b", *rest],
-        }[style]
-    dropped = {"one group": "g", "no heads": "gh"}.get(groups, "") + ("b" if rows == "one row" else "")
-    kept = [letter for letter in letters if letter not in dropped]
-    return " ".join("h" if letter == "g" and groups == "repeated" else letter for letter in kept)
+        parts = {"heads": [x for x in rest if x in "gh"], "others": [x for x in rest if x not in "gh"]}
+        letters = [letter for part in style for letter in parts.get(part, [part])]
+    return " ".join(renamed.get(letter, letter) for letter in letters if letter not in dropped)
 
 
 def _values(
@@ -146,10 +142,10 @@ def _values(
 
 def ways_of(matching: Matching, role: str) -> tuple[str, ...]:
     """The forms of an input's numbers, the one that its name says first, or alone."""
-    name = (matching.argument(role) or "").lower()
+    name, forms = (matching.argument(role) or "").lower(), matching.of.ways[role]
     if "log" in name:
         return ("log",)
-    return ("factor", "log") if role == "g" and name in ("alpha", "decay", "a") else matching.of.ways[role]
+    return forms[::-1] if "factor" in forms and name in ("alpha", "decay", "a") else forms
 
 
 def read_pins(of: Function, given: list[str]) -> dict[str, str]:

@@ -181,11 +181,12 @@ def _state(
     """Where the state is, and its axes; or why it is nowhere."""
     table = guess.matching.of
     axes = table.roles[table.state].axes.split()
-    sizes = {**sizes, "q": sizes["w"] - 1} if "w" in sizes else sizes
+    known = dict(sizes)
+    known |= {"q": known["w"] - 1} if "w" in known else {}
     both = (axes, ["q" if axis == "w" else axis for axis in axes])
     for where, shape in shapes.items():
         for one in both:
-            if (found := axes_of(shape, one, sizes)) is not None:
+            if (found := axes_of(shape, one, known)) is not None:
                 return where, found
     if state is None:
         return (None, "") if guess.matching.family == "conv" else "it returns no state; the suite compares it: return it too"

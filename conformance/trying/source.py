@@ -11,6 +11,10 @@ from .layouts import Guess
 from .reading import Function
 from .spellings import CHUNKS, Role
 
+HELD = {"fp64": "double", "fp32": "float", "bf16": "float", "fp16": "half"}
+"""The type of an array that holds the numbers of a type: NumPy has no bf16."""
+ACCUMULATE = {"fp64": "fp64"}
+"""The type of the arithmetic that is taken, where it is not fp32."""
 NUMPY_EXP = 3
 """The error of NumPy's exp in float32, in ulp (`NumericContract.function_ulp`)."""
 CHUNKED = ("chunk", "parallel", "pscan", "assoc", "ssd_minimal")
@@ -45,7 +49,7 @@ def array(a):
 
 def array(a):
     """What the function returned, in its type, as NumPy."""
-    return a.detach().cpu().to(torch.{dtype}){widened}.numpy().copy()
+    return a.detach().cpu().to(torch.{dtype}).{held}().numpy().copy()
 ''',
 }
 CONTRACT = """# How the function computes. What its name does not say is a guess: say what is true. The allowed error follows
@@ -91,7 +95,7 @@ def source(of: Function, guess: Guess, dtype: str, outputs: Outputs | None, out:
         f"from {of.module} import {of.name.partition('.')[0]}",
         "",
         "",
-        CONVERSIONS[guess.framework].format(dtype=wide, widened=".float()" if dtype == "bf16" else ""),
+        CONVERSIONS[guess.framework].format(dtype=wide, held=HELD[dtype]),
         "",
     ]
     limits = {"takes": _shown(dict(guess.options)), "sizes": _shown(dict(guess.sizes))}
@@ -107,7 +111,7 @@ def source(of: Function, guess: Guess, dtype: str, outputs: Outputs | None, out:
 
 def contract(of: Function, guess: Guess, dtype: str) -> dict[str, str | int]:
     """The fields of the contract: the formats of the type, and chunks if a name says so."""
-    said: dict[str, str | int] = {"state": dtype, "io": dtype, "accumulate": dtype if dtype == "fp64" else "fp32"}
+    said: dict[str, str | int] = {"state": dtype, "io": dtype, "accumulate": ACCUMULATE.get(dtype, "fp32")}
     sizes = [a.default for a in of.arguments if a.name in CHUNKS]
     if guess.scans and (sizes or any(word in of.name.lower() for word in CHUNKED)):
         said |= {"order": "chunked"} | ({"chunk": sizes[0] if isinstance(sizes[0], int) else 16} if sizes else {})

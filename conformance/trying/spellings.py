@@ -40,7 +40,8 @@ class Family:
 
     `forms` are the shapes that implementations choose from, one of each tuple: axes of inputs that differ from the
     reference's; those after `=` have their tokens where they are, wherever other inputs have them.
-    `ways` are the forms of an input's numbers, the likeliest first.
+    `ways` are the forms of an input's numbers, the likeliest first; `also` are the axes that an input of the
+    reference has where the layout has one more.
     """
 
     roles: Mapping[str, Role]
@@ -49,6 +50,7 @@ class Family:
     sizes: tuple[Mapping[str, int], ...]
     forms: tuple[tuple[Mapping[str, str], ...], ...]
     ways: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    also: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -104,6 +106,7 @@ FAMILIES: dict[str, Family] = {
             ({"S": "b h p n"}, {"S": "b h n p"}),
         ),
         A_WAYS,
+        {"D": "h | h p"},
     ),
     "selective": Family(
         _steps("b d n", "b t d", "b t d", "d n", "b t n", "d"),
@@ -140,6 +143,7 @@ FAMILIES: dict[str, Family] = {
         ({"b": 3, "t": 5, "g": 2, "h": 4, "k": 6, "v": 7}, {"b": 5, "t": 8, "g": 2, "h": 6, "k": 3, "v": 4}),
         (({"g": "b t h"}, {"g": "b t h k"}), ({"S": "b h k v"}, {"S": "b h v k"})),
         {"g": ("log", "factor")},
+        {"g": "b t h k"},
     ),
     "conv": Family(
         {
