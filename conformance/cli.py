@@ -56,6 +56,7 @@ from .settings import FromSettings
 from .starting import ADAPTER, DAY, DEVICE, PROGRAMS
 from .suite import find
 from .suite.specification import TIERS
+from .trying import command as trying
 
 app = typer.Typer(
     cls=Refusing,
@@ -394,4 +395,5 @@ def show_schema() -> None:
 artefacts.register(app)
 commands.register(app)
 starting.register(app)
+trying.register(app)
 engines.register(app)

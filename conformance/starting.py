@@ -91,7 +91,7 @@ def init(
         raise OptionError(
             f"--recurrence is delta, but --level {level} has a starter for ssd only; omit it, and put your code in its place"
         )
-    _check(path)
+    unused(path)
     starter = level.value if level is Level.generator else f"{recurrence or Recurrence.ssd}_{level}"
     source = resources("conformance.starters").joinpath(f"{starter}.py").read_text(encoding="utf-8")
     try:
@@ -106,7 +106,7 @@ def init(
     Console(soft_wrap=True, highlight=False).print(told)
 
 
-def _check(path: Path) -> None:
+def unused(path: Path) -> None:
     """Raises: OptionError for a file that exists, that cannot be written, or whose name is not that of a new module."""
     if path.exists():
         raise OptionError(f"{path} exists; name another file")

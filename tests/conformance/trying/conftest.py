@@ -1,0 +1,5 @@
+"""The fixture that runs the command."""
+
+from .trials import trying
+
+__all__ = ["trying"]
