@@ -33,7 +33,7 @@ def read(of: Function, one: Tried, dtype: str) -> Iterator[str]:
 
 
 def _place(at: str) -> str:
-    return "what it returns" if at.isidentifier() else at.replace("came", "returned")
+    return "what it returns" if at.isidentifier() else at
 
 
 def _argument(guess: Guess, name: str, default: object) -> str:

@@ -165,7 +165,10 @@ def _as_the_reference(guess: Guess) -> Outputs:
     """The outputs of a guess that could not be called: as the reference returns them."""
     table = guess.matching.of
     return Outputs(
-        "came[0]", table.output if guess.scans else table.output.replace("t ", ""), "came[1]", guess.source_axes(table.state)
+        "returned[0]",
+        table.output if guess.scans else table.output.replace("t ", ""),
+        "returned[1]",
+        guess.source_axes(table.state),
     )
 
 

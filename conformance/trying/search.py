@@ -75,12 +75,12 @@ def attempt(of: Function, guess: Guess, dtype: str) -> Tried:
     (specification,) = of_operation(guess.operation)
     arguments, _ = _expected(case, raw.contract)
     try:
-        came, state = raw.run(*_given(arguments))
+        returned, state = raw.run(*_given(arguments))
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
         return Tried(guess, said=said, reached=RAISED if isinstance(error, OF_SHAPES) else REFUSED)
     before = dict(case.sizes) | ({"t": case.sizes["t"] + case.sizes["w"] - 1} if state is None and "w" in case.sizes else {})
-    outputs = _outputs(guess, came, state, arguments[0], before)
+    outputs = _outputs(guess, returned, state, arguments[0], before)
     if isinstance(outputs, str):
         return Tried(guess, said=outputs, reached=NO_STATE if "state" in outputs else NO_OUTPUT)
     capability = _capability(source(of, guess, dtype, outputs), guess)
@@ -147,28 +147,28 @@ def _case(specification: Specification, capability: Capability, case: Case) -> t
 
 def _off(expected: Sequence[Expected], got: Sequence[Array]) -> float:
     """The largest of the outputs' errors, each as a norm by that of the expected values."""
-    if any(want.value.shape != came.shape for want, came in zip(expected, got, strict=True)):
+    if any(want.value.shape != returned.shape for want, returned in zip(expected, got, strict=True)):
         return float("inf")
     ratios = [
-        float(np.linalg.norm((came - want.value).ravel()) / np.linalg.norm(want.value.ravel()))
-        for want, came in zip(expected, got, strict=True)
+        float(np.linalg.norm((returned - want.value).ravel()) / np.linalg.norm(want.value.ravel()))
+        for want, returned in zip(expected, got, strict=True)
     ]
     return max((r if np.isfinite(r) else float("inf") for r in ratios), default=float("inf"))
 
 
-def _outputs(guess: Guess, came: Any, state: Any, S: Any, sizes: Mapping[str, int]) -> Outputs | str:
+def _outputs(guess: Guess, returned: Any, state: Any, S: Any, sizes: Mapping[str, int]) -> Outputs | str:
     """Which of the returned arrays is the output, and which is the state, by their shapes: sizes differ on every axis."""
     table = guess.matching.of
     y_axes = [axis for axis in table.output.split() if axis != "t" or guess.scans]
-    if isinstance(came, dict):
-        parts = {f'came["{name}"]': part for name, part in came.items()}
+    if isinstance(returned, dict):
+        parts = {f'returned["{name}"]': part for name, part in returned.items()}
     else:
-        several = isinstance(came, tuple | list)
-        parts = {f"came[{n}]": part for n, part in enumerate(came)} if several else {"came": came}
+        several = isinstance(returned, tuple | list)
+        parts = {f"returned[{n}]": part for n, part in enumerate(returned)} if several else {"returned": returned}
     shapes = {at: tuple(part.shape) for at, part in parts.items() if hasattr(part, "shape")}
     y = {at: axes for at, shape in shapes.items() if (axes := axes_of(shape, y_axes, sizes)) is not None}
     if not y:
-        listed = ", ".join(map(str, shapes.values())) or type(came).__name__
+        listed = ", ".join(map(str, shapes.values())) or type(returned).__name__
         return f"it returned {listed}, and none of it has the shape of the output ({' '.join(y_axes)})"
     at = next(iter(y))
     found = _state(guess, {where: shape for where, shape in shapes.items() if where != at}, state, S, sizes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from os.path import relpath
 from pathlib import Path
 
@@ -65,7 +66,7 @@ ADAPTER = '''def adapter():
     """Named on the command line."""
     capability = Capability({run}, CONTRACT, LIMITS)
     subject = Subject("{name}", {{"{operation}": capability}}, absent={{"": "one function is tested"}})
-    return Adapter("{module}", "not known", (subject,))
+    return Adapter("{module}", "{version}", (subject,))
 '''
 
 
@@ -104,7 +105,7 @@ def source(of: Function, guess: Guess, dtype: str, outputs: Outputs | None, out:
         CONTRACT.format(said=", ".join(f"{k}={_shown(v)}" for k, v in contract(of, guess, dtype).items())),
         LIMITS.format(**limits),
         "",
-        ADAPTER.format(name=of.name, operation=guess.operation, run=run, module=of.module),
+        ADAPTER.format(name=of.name, operation=guess.operation, run=run, module=of.module, version=_version(of.module)),
     ]
     return "\n".join([*head, *_operation(of, guess, run, outputs), *tail])
 
@@ -136,7 +137,7 @@ def _operation(of: Function, guess: Guess, run: str, outputs: Outputs | None) ->
         yield "    A_log = np.log(-params.A)"
     if "scale" in table.flags and (guess.matching.argument("scale") or guess.ways.get("scale") == "outside"):
         yield f"    scale = {token}.k.shape[-1] ** -0.5 if params.scale is None else params.scale"
-    yield f"    came = {of.name}("
+    yield f"    returned = {of.name}("
     named = False
     for argument in of.arguments:
         value = _value(guess, argument.name, token, keeps)
@@ -147,7 +148,7 @@ def _operation(of: Function, guess: Guess, run: str, outputs: Outputs | None) ->
         yield f"        {f'{argument.name}=' if named else ''}{value.flag or value.text},{value.comment}"
     yield "    )"
     if outputs is None:
-        yield f"    return came, {'state' if keeps else 'None'}"
+        yield f"    return returned, {'state' if keeps else 'None'}"
     else:
         yield from _returned(guess, outputs, S)
     yield ""
@@ -231,3 +232,11 @@ def _size(guess: Guess, letter: str) -> str:
 def _shown(value: object) -> str:
     """A value as this project writes it: strings in double quotes."""
     return repr(value).replace("'", '"')
+
+
+def _version(module: str) -> str:
+    """The version of the distribution that a module is of."""
+    try:
+        return version(module.partition(".")[0])
+    except PackageNotFoundError:
+        return "0"
