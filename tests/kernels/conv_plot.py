@@ -197,7 +197,8 @@ def bytes_of_window(module: ModuleType, call: Call) -> int:
     taken = [None] * len(call.rows) if tokens is None else [int(n) for n in tokens[torch.from_numpy(call.rows)]]
 
     def count(t: int, c: int, w: int, state: int, io: int) -> int:
-        return sum(int(module.traffic_bytes(1, t, c, w, state=state, io=io, keep=o.keep, advanced=n)) for n in taken)
+        rows: int = sum(module.traffic_bytes(1, t, c, w, state=state, io=io, keep=o.keep, advanced=n) for n in taken)
+        return rows
 
     still = int((~call.live.any(axis=1)).sum()) if call.live is not None and not o.replay and o.keep == "final" else 0
     return moved(count, call) - still * o.c * o.w * call["M"].element_size()
@@ -270,6 +271,7 @@ def of_inputs(call: Call) -> Results:
 
 def bytes_of_inputs(module: ModuleType, call: Call) -> int:
     def count(c: int, w: int, state: int, io: int) -> int:
-        return sum(int(module.traffic_bytes(1, c, w, len(taken), state=state, io=io)) for _, taken in accepted(call))
+        rows: int = sum(module.traffic_bytes(1, c, w, len(taken), state=state, io=io) for _, taken in accepted(call))
+        return rows
 
     return moved(count, call)
