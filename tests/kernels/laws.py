@@ -7,7 +7,7 @@ Every law is judged on the cases that a subject names for it.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from types import ModuleType
@@ -51,6 +51,8 @@ class Subject:
     """The bytes of a call, where they are not those of `moved`."""
     far: Sequence[tuple[Any, str]] = ()
     """Cases, and the letter of an axis whose last entries lie beyond 2^31 elements, on a GPU too."""
+    read_only: Mapping[str, Any] = field(default_factory=lambda: {"write_state": False})
+    """How a call leaves the states as they are."""
     special: Sequence[Callable[[ModuleType], None]] = ()
     """Checks of its own."""
 
@@ -95,7 +97,7 @@ def moved(count: Callable[..., int], call: Call, **sizes: Any) -> int:
     """A formula at the sizes of a call, whose tokens that are none are not read."""
     x = next(call[name] for name in ("x", "y", "v", "u") if name in call.given)
     known: dict[str, Any] = {"io": x.element_size(), "write_state": call.options.write, "z": "z" in call.given}
-    known |= {"state": call["S"].element_size()} if "S" in call.given else {}
+    known |= {"state": call[call.pool].element_size()} if call.pool in call.given else {}
     known |= call.axes | {"b": len(call.rows), "tree": "ancestors" in call.given} | sizes
     reads = [call.tensors[e.name] for e in call.row if e.argument.read]
     tokens = [given for given in reads if given.shape[:2] == call.dead.shape and given.is_floating_point()]
@@ -137,37 +139,37 @@ def check_steps(subject: Subject, module: ModuleType, o: Any) -> None:
 def check_no_ops(subject: Subject, module: ModuleType, o: Any) -> None:
     call = subject.draw(replace(o, live=True, padding=False))
     call["live"].zero_()
-    before = bits(call, "S")
+    before = bits(call, call.pool)
     call.run(module)
-    assert same(before, bits(call, "S"))
+    assert same(before, bits(call, call.pool))
     assert not call["out"].any()
 
 
 def check_read_only(subject: Subject, module: ModuleType, o: Any) -> None:
     """The same output without the final state; rows with the same tokens have the same bits from one state."""
     call, other, shared = (subject.draw(replace(o, padding=False)) for _ in range(3))
-    before = bits(call, "S")
-    call.run(module, write_state=False)
-    assert same(before, bits(call, "S"))
+    before = bits(call, call.pool)
+    call.run(module, **subject.read_only)
+    assert same(before, bits(call, call.pool))
     other.run(module)
     assert same(bits(call, "out"), bits(other, "out"))
     shared["slots"].fill_(int(shared["slots"][0]))
     for x in shared.cut(slice(None), "b").values():
         x[:] = x[:1].clone()
-    shared.run(module, write_state=False)
+    shared.run(module, **subject.read_only)
     y = shared["out"]
     assert torch.equal(y, y[:1].expand_as(y))
 
 
 def check_own_slots(subject: Subject, module: ModuleType, o: Any) -> None:
-    """A row without a slot has that of its number."""
+    """A row without a slot has that of its number, and the pool needs no more."""
     call, other = (subject.draw(replace(o, padding=False)) for _ in range(2))
     for one in (call, other):
-        one["S"][: o.b] = one["S"][one.named[:1]]
+        one[one.pool][: o.b] = one[one.pool][one.named[:1]]
     call["slots"].copy_(torch.arange(o.b))
     call.run(module)
-    other.run(module, slots=None)
-    assert same(bits(call, "S", "out"), bits(other, "S", "out"))
+    other.run(module, slots=None, **{other.pool: other[other.pool][: o.b]})
+    assert same(bits(call, call.pool, "out"), bits(other, call.pool, "out"))
 
 
 def check_far(subject: Subject, module: ModuleType, case: tuple[Any, str]) -> None:

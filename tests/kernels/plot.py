@@ -107,9 +107,14 @@ class Call:
     def live(self) -> Array | None:
         return self.given["live"].numpy()[self.rows] if "live" in self.given else None
 
+    @property
+    def pool(self) -> str:
+        """The name of the states, which rows reach through their slots."""
+        return "M" if "M" in self.given else "S"
+
     def state(self) -> Array:
-        """S of the rows, as the oracle takes it."""
-        return doubles(self.given["S"][self.named])
+        """The states of the rows, as the oracle takes them."""
+        return doubles(self.given[self.pool][self.named])
 
     def tokens(self, *names: str) -> dict[str, Array | None]:
         """What the rows are given for their tokens, as the oracle takes it: poison is 0."""
@@ -214,8 +219,9 @@ def committed(launcher: str, o: Commits, values: Mapping[str, Array | None], **s
     for b in call.rows:
         dead[rows[b], path[b, : count[b]]] = False
     for entry in call.row:
-        if entry.argument.forms[0][:3] == ["i", "m", "t"]:
-            call[entry.parameter][:, torch.from_numpy(dead)] = o.poison
+        letters = "".join(entry.argument.forms[0])
+        if letters.startswith(("imt", "bt")):
+            call[entry.parameter][(*[slice(None)] * letters.startswith("i"), torch.from_numpy(dead))] = o.poison
     return call
 
 

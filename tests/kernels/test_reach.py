@@ -15,7 +15,8 @@ from ssmspec_kernels.ssd import ssd_gated, ssd_gated_window, ssd_snapshots
 from ssmspec_kernels.ssd.replay import ssd_replay_scan
 from ssmspec_kernels.ssd.ring import ssd_buffered, ssd_flush
 from tests.kernels import (
-    conv_cases,
+    conv_plot,
+    conv_subjects,
     delta_cases,
     delta_plot,
     delta_rings,
@@ -24,7 +25,6 @@ from tests.kernels import (
     ssd_replay_checks,
     ssd_rings,
     ssd_subjects,
-    test_conv_window,
     test_delta_buffered,
     test_delta_buffered_step,
     test_tree_attention,
@@ -46,9 +46,10 @@ def delta(**changes: Any) -> delta_plot.Options:
 
 
 def law(name: str, **changes: Any) -> Check:
-    """The bound of a launcher of SSD or of the delta rule."""
-    subject = {one.name: one for one in [*ssd_subjects.SUBJECTS, *delta_subjects.SUBJECTS]}[name]
-    o = (ssd if name.startswith("ssd") else delta)(**changes)
+    """The bound of a launcher of SSD, of the delta rule or of a convolution."""
+    subjects = [*ssd_subjects.SUBJECTS, *delta_subjects.SUBJECTS, *conv_subjects.SUBJECTS]
+    drawn: dict[str, Callable[..., Any]] = {"ssd": ssd, "delta": delta, "conv": conv_plot.Options}
+    subject, o = {one.name: one for one in subjects}[name], drawn[name.partition("_")[0]](**changes)
     return lambda module: check_bound(subject, module, o)
 
 
@@ -79,10 +80,7 @@ def flush_delta(kernel: Any, state: str) -> None:
 
 
 CASES: dict[str, tuple[ModuleType, Check]] = {
-    "conv, 32 tokens": (
-        conv_window,
-        lambda m: test_conv_window.check(m, conv_cases.Options(t=32, b=3, c=3, replay="path", live=True)),
-    ),
+    "conv, 32 tokens": (conv_window, law("conv_window", t=32, b=3, c=3, replay="path", live=True)),
     "ssd ring of 64, 32 tokens": (
         ssd_buffered,
         lambda m: ssd_rings.check_run(m, ssd(t=32, io="bf16"), 64, 4),

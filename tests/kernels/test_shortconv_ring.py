@@ -1,13 +1,12 @@
 """The short convolution's ring: windows behind it and its flush; oracle, bytes, bits, planted faults."""
 
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from torch import Tensor
 
 from ssmspec_kernels.shared.cursors import commit_window
 from ssmspec_kernels.shortconv import shortconv_buffered, shortconv_flush, shortconv_scan
@@ -15,21 +14,29 @@ from ssmspec_kernels.shortconv.shortconv_ring import Ring
 from ssmspec_ref import error_bounds as eb
 from ssmspec_ref.shapes import Array
 from ssmspec_ref.shortconv import ShortConvWindow
-from tests.kernels.conv_cases import Options, case, short
-from tests.kernels.covers import planted
+from tests.kernels import conv_plot as conv
+from tests.kernels.conv_plot import Options, drawn, short
 from tests.kernels.device import COMPILED
-from tests.kernels.mutants import caught, mutated
-from tests.kernels.tensors import Kept, check_within, contract, doubles, strided, watch
+from tests.kernels.laws import (  # noqa: F401
+    Subject,
+    bits,
+    pytest_generate_tests,
+    same,
+    test_planted_fault_is_caught,
+    test_what_a_launcher_alone_is_held_to,
+)
+from tests.kernels.plot import Call
+from tests.kernels.tensors import Kept, check_within, doubles, strided, watch
 
 RINGS = [
     short(t=3),
-    short(t=4, w=2, io="bf16", index=torch.int64, seed=1),
+    short(t=4, w=2, io="bf16", seed=1),
     short(t=3, c=5, w=8, state="bf16", io="bf16", live=True, seed=2),
     short(t=3, c=9, w=4, state="fp16", io="fp16", live=True, padding=False, seed=3),
 ]
 CAPACITY = 9
 """Three windows of three tokens: a row that holds four is due."""
-PARAMETERS = ("weight", "bias", "slots", "lengths", "origin", "held")
+PARAMETERS = ("weight", "bias", "slots", "lengths", "ring.origin", "ring.held")
 
 
 def check_moved(seen: Any, expected: int) -> None:
@@ -43,7 +50,7 @@ class Beside:
     """One row beside the kernels: its checkpoint, and the tokens held since."""
 
     def __init__(self, o: Options, S: Array, params: Any) -> None:
-        self.S, self.params, self.rules, self.held = S, params, contract(o.state, o.io), np.zeros((2, 1, 0, o.c))
+        self.S, self.params, self.rules, self.held = S, params, o.contract(), np.zeros((2, 1, 0, o.c))
 
     def read(self, B: Array, C: Array, x: Array) -> Any:
         """Outputs of further tokens (t, d) with their bounds, and the columns behind them."""
@@ -65,97 +72,110 @@ class Beside:
         return self.held.shape[2]
 
 
+def ring_of(o: Options) -> Ring:
+    """An empty ring, poison in every entry, each row's origin somewhere else."""
+    s = o.b + o.spare
+    origin = torch.from_numpy(np.random.default_rng(o.seed).integers(0, CAPACITY, s)).int()
+    return Ring(strided(np.full((s, CAPACITY, o.c), np.nan), "fp32", gap=6), origin, torch.zeros(s, dtype=torch.int32))
+
+
 def check_rings(module: ModuleType, o: Options, flush: ModuleType = shortconv_flush) -> None:
     """Eight windows, each accepted in part, then a flush: outputs and checkpoints beside the oracle; bystanders; bytes."""
-    rng, made = np.random.default_rng(o.seed), case(o)
-    fixed = {name: x for name, x in made.tensors.items() if name not in ("live", *o.inputs)}
-    S, own, state, io = made.state, made.named, o.bytes["state"], o.bytes["io"]
-    u = strided(np.full((len(S), CAPACITY, o.c), np.nan), "fp32", gap=6)
-    ring = Ring(u, torch.from_numpy(rng.integers(0, CAPACITY, len(S))).int(), torch.zeros(len(S), dtype=torch.int32))
-    oracles = [Beside(o, made.M0[[i]], made.params) for i in range(len(made.rows))]
+    rng, call = np.random.default_rng(o.seed), drawn("shortconv_buffered", replace(o, live=False), block_d=4, window=o.t)
+    call["ring"] = ring = ring_of(o)
+    own, sizes = call.named, {"capacity": CAPACITY, "window": o.t, "state": call["S"].element_size()}
+    io = call["x"].element_size()
+    oracles = [Beside(o, first[None], conv.params(call)) for first in call.state()]
     for turn in range(8):
         lengths = rng.integers(0, o.t + 1, o.b) if o.live else np.full(o.b, o.t)
-        window = case(replace(o, live=False, seed=10 * o.seed + turn))
-        tokens = {name: window.tensors[name] for name in o.inputs}
-        for tensor in tokens.values():
-            tensor[torch.from_numpy(np.arange(o.t) >= lengths[:, None])] = float("nan")
-        given = tokens | fixed | {"lengths": torch.from_numpy(lengths)}
-        touched = given | {"ring.u": u, "origin": ring.origin, "held": ring.held}
-        kept, before, expected = Kept(**touched), doubles(S[own]), 0
-        with watch(**touched) as seen:
-            module.shortconv_buffered(**given, ring=ring, window=o.t, block_d=4)
-        kept.check(out=torch.from_numpy(made.rows), S=own, **{"ring.u": own})
+        window = drawn("shortconv_buffered", replace(o, live=False, seed=10 * o.seed + turn))
+        for name in "BCx":
+            call[name].copy_(window[name])[torch.from_numpy(np.arange(o.t) >= lengths[:, None])] = float("nan")
+        call["lengths"] = torch.from_numpy(lengths)
+        kept, before, expected = Kept(**call.tensors), call.state(), 0
+        with watch(**call.tensors) as seen:
+            call.run(module)
+        kept.check(out=call.rows, S=own, **{"ring.u": own})
         taken = np.array([int(rng.integers(0, n + 1)) for n in lengths])
-        for i, (row, oracle) in enumerate(zip(made.rows, oracles, strict=True)):
-            real, found = int(lengths[row]), doubles(S[own[[i]]])
-            B, C, x = (doubles(tokens[name])[row, :real] for name in "BCx")
+        for i, (row, oracle) in enumerate(zip(call.rows, oracles, strict=True)):
+            real, found = int(lengths[row]), call.state()[[i]]
+            y, (B, C, x) = doubles(call["out"])[[row]], (doubles(call[name])[row, :real] for name in "BCx")
             if real:
-                check_within(made.outputs[[i], :real], oracle.read(B, C, x)[0])
-            assert not made.outputs[i, real:].any()
-            sizes = {"capacity": CAPACITY, "window": o.t, "state": state, "io": io}
-            expected += module.traffic_bytes([oracle.count], real, o.c, o.w, **sizes) + (o.t - real) * o.c * io
+                check_within(y[:, :real], oracle.read(B, C, x)[0])
+            assert not y[:, real:].any()
+            expected += module.traffic_bytes([oracle.count], real, o.c, o.w, io=io, **sizes) + (o.t - real) * o.c * io
             if oracle.count + 2 * o.t <= CAPACITY or not real:
                 assert np.array_equal(found[0], before[i])
-                expected -= (o.w - 1) * o.c * state if oracle.count + 2 * o.t > CAPACITY else 0
+                expected -= (o.w - 1) * o.c * sizes["state"] if oracle.count + 2 * o.t > CAPACITY else 0
             else:
                 check_within(found, oracle.folded())
                 oracle.S, oracle.held = found, oracle.held[:, :, :0]
             oracle.accept(B[: taken[row]], x[: taken[row]])
         check_moved(seen, expected)
-        how: dict[str, Any] = {"slots": given["slots"], "lengths": given["lengths"], "capacity": CAPACITY, "window": o.t}
+        how: dict[str, Any] = {"slots": call["slots"], "lengths": call["lengths"], "capacity": CAPACITY, "window": o.t}
         commit_window(ring.origin, ring.held, torch.from_numpy(taken), **how)
-    check_flush(flush, o, S, made.tensors["slots"], ring, own, oracles)
+    check_flush(flush, call, oracles)
 
 
-def check_flush(
-    module: ModuleType, o: Options, S: Tensor, slots: Tensor, ring: Ring, own: Tensor, oracles: list[Beside]
-) -> None:
-    touched, before = {"S": S, "ring.u": ring.u, "origin": ring.origin, "held": ring.held, "slots": slots}, doubles(S[own])
+def check_flush(module: ModuleType, call: Call, oracles: list[Beside]) -> None:
+    """The same rows without a window."""
+    o: Any = call.options
+    touched, before = (
+        {name: call.tensors[name] for name in ("S", "slots", "ring.u", "ring.origin", "ring.held")},
+        call.state(),
+    )
     kept = Kept(**touched)
     with watch(**touched) as seen:
-        module.shortconv_flush(S, ring, o.b, slots=slots, block_d=4)
-    kept.check(S=own)
+        module.shortconv_flush(call["S"], call["ring"], o.b, slots=call["slots"], block_d=4)
+    kept.check(S=call.named)
     for i, oracle in enumerate(oracles):
         if oracle.count:
-            check_within(doubles(S[own[[i]]]), oracle.folded())
+            check_within(call.state()[[i]], oracle.folded())
         else:
-            assert np.array_equal(doubles(S[own[i]]), before[i])
-    check_moved(seen, module.traffic_bytes([oracle.count for oracle in oracles], o.c, o.w, state=o.bytes["state"]))
+            assert np.array_equal(call.state()[i], before[i])
+    held = [oracle.count for oracle in oracles]
+    check_moved(seen, module.traffic_bytes(held, o.c, o.w, state=call["S"].element_size()))
 
 
-@pytest.mark.parametrize("o", RINGS, ids=str)
-def test_windows_behind_a_ring_equal_the_oracle_and_touch_nothing_else(o: Options) -> None:
-    check_rings(shortconv_buffered, o)
+def check_empty(module: ModuleType) -> None:
+    """A window behind an empty ring has the bits of a scan."""
+    o = short(t=4, padding=False, write=False)
+    call, scan = drawn("shortconv_buffered", o), drawn("shortconv_scan", o)
+    call["ring"] = ring_of(o)
+    call.run(module)
+    scan.run(shortconv_scan)
+    assert same(bits(call, "out"), bits(scan, "out"))
 
 
-def test_a_window_behind_an_empty_ring_has_the_bits_of_a_scan() -> None:
-    made = case(short(t=4, padding=False))
-    empty, u = torch.zeros(len(made.state), dtype=torch.int32), torch.full((len(made.state), CAPACITY, 11), float("nan"))
-    y = made.call(shortconv_scan, out=None, write_state=False)
-    assert torch.equal(made.call(shortconv_buffered, out=None, ring=Ring(u, empty, empty.clone())), y)
-
-
-MUTANTS = {
-    shortconv_buffered: [
-        ("_shortconv_buffered_kernel", "(length > 0) & is_due", "(length >= 0) & is_due"),
-        ("_shortconv_buffered_kernel", "first + count + t", "first + t"),
-        ("_shortconv_buffered_kernel", "mask=inside & real)  # (3)", "mask=inside)  # (3)"),
-        ("_shortconv_buffered_kernel", "real = tl.cast(t, tl.int64), t < length", "real = tl.cast(t, tl.int64), t <= length"),
-        ("load_held", "first + i - KEPT", "first + i - KEPT + 1"),
-        ("load_held", "i = count + k", "i = count + k + 1"),
-        ("is_due", "held + 2 * WINDOW > CAPACITY", "held + 2 * WINDOW >= CAPACITY"),
-        ("read_token", "y_t = C_t * filtered(", "y_t = filtered("),
+BUFFERED = Subject(
+    "shortconv_buffered",
+    shortconv_buffered,
+    lambda o: drawn("shortconv_buffered", o),
+    lambda call: [],
+    cover=[],
+    special=[*(partial(check_rings, o=o) for o in RINGS), check_empty],
+)
+FLUSH = replace(
+    BUFFERED,
+    name="shortconv_flush",
+    module=shortconv_flush,
+    special=[lambda flush, o=o: check_rings(shortconv_buffered, o, flush) for o in RINGS],
+)
+SUBJECTS = [BUFFERED, FLUSH]
+FAULTS: dict[str, list[tuple[str, ...]]] = {
+    "shortconv_buffered": [
+        ("(length > 0) & is_due", "(length >= 0) & is_due", "_shortconv_buffered_kernel"),
+        ("first + count + t", "first + t", "_shortconv_buffered_kernel"),
+        ("mask=inside & real)  # (3)", "mask=inside)  # (3)", "_shortconv_buffered_kernel"),
+        ("real = tl.cast(t, tl.int64), t < length", "real = tl.cast(t, tl.int64), t <= length", "_shortconv_buffered_kernel"),
+        ("first + i - KEPT", "first + i - KEPT + 1", "load_held"),
+        ("i = count + k", "i = count + k + 1", "load_held"),
+        ("held + 2 * WINDOW > CAPACITY", "held + 2 * WINDOW >= CAPACITY", "is_due"),
+        ("y_t = C_t * filtered(", "y_t = filtered(", "read_token"),
     ],
-    shortconv_flush: [
-        ("_shortconv_flush_kernel", "(count > 0)", "(count > 1)"),
-        ("_shortconv_flush_kernel", "slot * stride_u_s", "(slot + 1) * stride_u_s"),
-        ("load_held", "mask=inside & (i >= KEPT)", "mask=inside & (i > KEPT)"),
+    "shortconv_flush": [
+        ("(count > 0)", "(count > 1)", "_shortconv_flush_kernel"),
+        ("slot * stride_u_s", "(slot + 1) * stride_u_s", "_shortconv_flush_kernel"),
+        ("mask=inside & (i >= KEPT)", "mask=inside & (i > KEPT)", "load_held"),
     ],
 }
-
-
-@pytest.mark.parametrize(("module", "at", "old", "new"), planted(MUTANTS))
-def test_planted_faults_are_caught(module: ModuleType, at: str, old: str, new: str) -> None:
-    mutant = mutated(module, old, new, at=at)
-    ring = (shortconv_buffered, mutant) if module is shortconv_flush else (mutant, shortconv_flush)
-    assert caught(mutant, lambda _, o: check_rings(ring[0], o, ring[1]), RINGS)
