@@ -143,8 +143,12 @@ def main(
     if merge:
         return finish(merged(merge), out)
     need_gpu()
-    given = {"batches": batches, "windows": windows, "nodes": nodes}
-    plan = Plan(**{name: tuple(values) for name, values in given.items() if values}, further=True)
+    plan = Plan(
+        batches=tuple(batches or Plan.batches),
+        windows=tuple(windows or Plan.windows),
+        nodes=tuple(nodes or Plan.nodes),
+        further=True,
+    )
     found: list[Verdict] = []
     for verdict in verdicts(plan, only, "cuda", GUARD, jobs, seconds):
         found.append(verdict)
