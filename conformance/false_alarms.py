@@ -11,6 +11,7 @@ more than 20 tokens are left to the suite itself. A failing case is named, and t
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ import ssmspec_ref
 from ssmspec_ref.contract import Verdict
 
 from .judge.verdict import judge
+from .main import run_command
 from .meta import STRIDE, jobs, redrawn
 from .rewritings import Rewriting, every
 
@@ -171,4 +173,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(main))

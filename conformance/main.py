@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options.typed import repeated
 from ssmspec_ref.options.words import nearest, shown
 
 from .refusal import INTERRUPTED, REFUSED, broke, refused
@@ -55,29 +56,52 @@ def _version(
 def main(make: Callable[[], typer.Typer] = build, called: str = "ssmspec") -> None:
     """Run the command, which is `called` so. Exits with 3 on an unexpected error; 1 means that something was tested and
     failed. A usage error is reported in one line, and exits with 2."""
-    words = sys.argv[1:]
     try:
-        command = typer.main.get_command(make())
-        named(command)
-        told = swallowed(command, words, called) or blank(words)
-        if told:
-            print(shown(told), file=sys.stderr)
-            sys.exit(REFUSED)
-        sys.exit(command(words, prog_name=called, standalone_mode=False))
-    except OptionError as error:
-        sys.exit(refused(error).exit_code)
+        sys.exit(ended(make(), sys.argv[1:], called))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        if hasattr(error, "format_message") and not type(error).__name__.startswith("NoArgs"):
-            print(shown(one_line(error)), file=sys.stderr)
-        elif hasattr(error, "format_message"):
+        sys.exit(broke(error).exit_code)
+
+
+def ended(app: typer.Typer, words: list[str], called: str) -> int | None:
+    """The exit code of a command after a usage error is reported in one line. Raises: the command's unexpected errors."""
+    try:
+        command = typer.main.get_command(app)
+        named(command)
+        if told := swallowed(command, words, called) or blank(words):
+            print(shown(told), file=sys.stderr)
+            return REFUSED
+        code: int | None = command(repeated(words, command), prog_name=called, standalone_mode=False)
+        return code
+    except OptionError as error:
+        return refused(error).exit_code
+    except Exception as error:
+        if type(error).__name__ == "Abort":
+            return INTERRUPTED
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__.startswith("NoArgs"):
             error.show()  # type: ignore[attr-defined]  # the help, where no command is given
-        elif type(error).__name__ == "Abort":
-            sys.exit(INTERRUPTED)
         else:
-            sys.exit(broke(error).exit_code)
-        sys.exit(REFUSED)
+            print(shown(one_line(error)), file=sys.stderr)
+        return REFUSED
+
+
+def module_command(function: Callable[..., Any]) -> typer.Typer:
+    """A function as the command of its module, whose docstring is the help."""
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
+    helps = "\n\n".join(f"\b\n{part}" for part in (sys.modules[function.__module__].__doc__ or "").split("\n\n"))
+    app.command(help=helps, context_settings={"help_option_names": ["--help", "-h"]})(function)
+    return app
+
+
+def run_command(function: Callable[..., Any], words: list[str] | None = None) -> int | None:
+    """Call a function as `python -m MODULE WORDS`, or as the command line says, and return its exit code: what it returns, or
+    2 for a usage error or an OptionError, in one line."""
+    found = sys.modules["__main__" if words is None else function.__module__].__spec__
+    called = f"python -m {found.name.removesuffix('.__main__')}" if found else sys.argv[0]
+    return ended(module_command(function), sys.argv[1:] if words is None else words, called)
 
 
 VALUES = {Path: "PATH", int: "N", float: "NUMBER", str: "TEXT", bool: ""}
@@ -104,9 +128,10 @@ def swallowed(command: Any, words: list[str], path: str = "ssmspec") -> str:
     """What is wrong if an option that needs a value is followed by another option, which would be its value; else ""."""
     takes, every = set[str](), {"--help"}
     end = words.index("--") if "--" in words else len(words)
-    for word, after in pairwise([*words[:end], ""]):
-        if word in getattr(command, "commands", {}):
-            command, path = command.commands[word], f"{path} {word}"
+    for word, after in pairwise(["", *words[:end], ""]):
+        below = getattr(command, "commands", {}).get(word)
+        if below or not word:
+            command, path = (below, f"{path} {word}") if below else (command, path)
             options = [one for one in command.params if one.opts[0].startswith("-")]
             every |= {name for one in options for name in (*one.opts, *one.secondary_opts)}
             takes |= {name for one in options if not one.is_flag for name in one.opts}
@@ -175,4 +200,4 @@ def wrong_value(error: Any) -> str:
         return f"{name} is {given}; it must be {limit}. {unit}"
     least, most = (getattr(error.param, end, None) for end in ("min", "max"))
     ends = f", {least:g} or more" if least is not None else f", at most {most:.12g}" if most is not None else ""
-    return f"{name} is {given!r}; it must be {KINDS[kind]}{ends}. {unit}" if kind in KINDS else ""
+    return f"{name} is {given!r}; it must be {KINDS[kind]}{ends}. {unit}".rstrip(" .") if kind in KINDS else ""

@@ -7,6 +7,7 @@ operations on whole layers, one kind of layer is tested (`KIND`).
     python -m conformance.meta --out docs/evidence/faults.md
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -26,6 +27,7 @@ from .faults.catalogue import FAULTS
 from .faults.classes import CLASSES, LEFT_OUT
 from .faults.fault import Fault
 from .judge.verdict import judge
+from .main import run_command
 from .progress.rotation import ALL, PARTS, Draw, read_draw
 from .run.plan import Job, Selection, plan
 from .suite.called import Arguments
@@ -225,4 +227,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(main))

@@ -121,7 +121,7 @@ def table(
     shown = text(gates, judged)
     typer.echo(shown)
     if write:
-        page.write_text(MADE.put(page.read_text(), shown))
+        MADE.write(page, shown)
 
 
 def held(results: Path) -> "Results":

@@ -16,19 +16,26 @@ long as there is work. The file is written completely after every cell; cells in
 checkpoints are not run again. After `--seconds` no cell is started, and running ones are ended.
 """
 
-import argparse
 import functools
 import json
 import math
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from conformance.main import run_command
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options.words import one_of
+
+from . import files
 from .digest import record
 from .losslessness.cells import (
     DRAFTERS,
@@ -58,12 +65,6 @@ def machine(device: str) -> dict[str, str]:
     if device.startswith("cuda"):
         return fingerprint()
     return {"gpu": "none", "cpu": platform.machine(), "python": platform.python_version(), "kernels": kernels_hash()}
-
-
-def write(file: Path, results: dict[str, Any]) -> None:
-    part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    part.replace(file)
 
 
 def gpus(device: str, named: Sequence[str] = ()) -> list[str]:
@@ -105,10 +106,9 @@ def fill(
     """Runs the cells that the file lacks, and writes it after every cell, in the expected order. `make()` returns a Bench;
     `seen` are the GPUs that processes share."""
     results: dict[str, Any] = {"machine": machine(settings["device"]), "settings": settings, "cells": []}
-    if file.exists():
-        held = json.loads(file.read_text(encoding="utf-8"))
-        if held["settings"] == settings:
-            results["cells"] = [cell for cell in held["cells"] if stands(read(cell), digests)]
+    held = files.read(file)
+    if held.get("settings") == settings:
+        results["cells"] = [cell for cell in held["cells"] if stands(read(cell), digests)]
     places = {key: place for place, key in enumerate(expected)}
     tasks = ordered(missing([read(cell) for cell in results["cells"]], expected), together)
     progress = Progress(sum(map(len, tasks)))
@@ -120,7 +120,7 @@ def fill(
             if key[2]:
                 results["cells"].append(asdict(cell))
         results["cells"].sort(key=lambda held: places.get(read(held).key, len(places)))
-        write(file, results)
+        files.write(file, results)
     return results
 
 
@@ -149,65 +149,55 @@ def stands(cell: Cell, digests: dict[str, str]) -> bool:
     return cell.outcome in PASSED and not record.revision_fault(cell.kernels) and same_checkpoints(cell, digests)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m perf_gates.lossless", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--checkpoints", type=Path, default=Path("ssmspec_fast/checkpoints"))
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--models", nargs="*", default=MODELS)
-    parser.add_argument("--methods", nargs="*", default=METHODS)
-    parser.add_argument("--drafters", nargs="*", default=tuple(DRAFTERS), choices=tuple(DRAFTERS))
-    parser.add_argument("--mode", nargs="*", default=MODES)
-    parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--gpus", nargs="*", default=(), help="by number, for --jobs; without it all that are seen")
-    parser.add_argument("--together", type=int, default=1, help="cells side by side in each process")
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--engine", default=ENGINE)
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--check", type=Path)
-    given = parser.parse_args()
-    until = time.monotonic() + given.seconds
-    expected = list(keys(given.models, given.methods, given.drafters, given.mode))
-    if given.table:
-        print(table(json.loads(given.table.read_text(encoding="utf-8"))))
-        return
-    if not given.check:
-        if given.out is None:
-            parser.error("--out names the file of the results")
-        if given.device.startswith("cuda"):
-            need_gpu(parser)
-    lines = (given.checkpoints / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
-    prompts = [json.loads(line)["prompt"] for line in lines[: given.prompts]]
-    slots, graphs = math.ceil(FEWER_SLOTS * len(prompts)), given.device.startswith("cuda")
+def main(
+    checkpoints: Annotated[Path, typer.Option(help="Folder of the checkpoints.")] = Path("ssmspec_fast/checkpoints"),
+    out: Annotated[Path | None, typer.Option(help="The file of the results.")] = None,
+    models: Annotated[list[str] | None, typer.Option(metavar="NAME ..", help="Some models.")] = None,
+    methods: Annotated[list[str] | None, typer.Option(metavar="NAME ..", help="Some methods.")] = None,
+    drafters: Annotated[list[str] | None, typer.Option(metavar="NAME ..", help="Some drafters.")] = None,
+    mode: Annotated[list[str] | None, typer.Option(metavar="NAME ..", help="Some modes.")] = None,
+    prompts: Annotated[int, typer.Option(help="Prompts of a cell.")] = 200,
+    tokens: Annotated[int, typer.Option(help="New tokens of a prompt.")] = 256,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of the weights.")] = "float32",
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    visible: Annotated[
+        list[str] | None, typer.Option("--gpus", metavar="N ..", help="By number, for --jobs; without it all that are seen.")
+    ] = None,
+    together: Annotated[int, typer.Option(help="Cells side by side in each process.")] = 1,
+    seconds: Annotated[float, typer.Option(help="After which no cell is started.")] = math.inf,
+    engine: Annotated[str, typer.Option(help="The module of the engine.")] = ENGINE,
+    shown: Annotated[Path | None, typer.Option("--table", exists=True, help="Print the table of this file.")] = None,
+    check: Annotated[Path | None, typer.Option(exists=True, help="Say what is wrong with this file.")] = None,
+) -> int:
+    until = time.monotonic() + seconds
+    chosen = [one_of("--drafters", drafter, DRAFTERS) for drafter in drafters or DRAFTERS]
+    expected = list(keys(models or MODELS, methods or METHODS, chosen, mode or MODES))
+    if shown:
+        print(table(files.read(shown)))
+        return 0
+    file = check or out
+    if file is None:
+        raise OptionError("--out is missing: the file of the results")
+    if not check and device.startswith("cuda"):
+        need_gpu()
+    lines = (checkpoints / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["prompt"] for line in lines[:prompts]]
+    slots, graphs = math.ceil(FEWER_SLOTS * len(texts)), device.startswith("cuda")
     with tempfile.TemporaryDirectory() as store:
-        arguments = (
-            given.engine,
-            given.checkpoints,
-            prompts,
-            given.tokens,
-            slots,
-            given.device,
-            given.dtype,
-            Path(store),
-            graphs,
-        )
+        arguments = engine, checkpoints, texts, tokens, slots, device, dtype, Path(store), graphs
         make, digests = functools.partial(Bench, *arguments), Bench(*arguments).digests
-        if given.check:
-            results = json.loads(given.check.read_text(encoding="utf-8"))
+        if check:
+            results = files.read(file)
         else:
-            settings = {name: getattr(given, name) for name in ("prompts", "tokens", "device", "dtype")}
+            settings = {"prompts": prompts, "tokens": tokens, "device": device, "dtype": dtype}
             settings |= {"slots": slots, "graphs": graphs}
-            seen = gpus(given.device, given.gpus)
-            results = fill(make, digests, expected, given.out, settings, until, given.jobs, given.together, seen)
+            seen = gpus(device, visible or ())
+            results = fill(make, digests, expected, file, settings, until, jobs, together, seen)
     found = problems(results, expected, kernels_hash(), digests)
     print("\n".join(found) or f"{len(expected)} cells are up to date")
-    raise SystemExit(1 if found else 0)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main))

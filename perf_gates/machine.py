@@ -1,10 +1,11 @@
 """Where and with which code a measurement was made: the GPU, the versions, and the code of the kernels."""
 
-import argparse
 import functools
 import os
 import platform
 import subprocess
+
+from ssmspec_ref.errors import OptionError
 
 from .digest import texts
 
@@ -34,12 +35,12 @@ def made_with() -> dict[str, str]:
     return {"commit": os.environ.get("SSMSPEC_COMMIT") or _said(["git", "rev-parse", "HEAD"]), "kernels": kernels_hash()}
 
 
-def need_gpu(parser: argparse.ArgumentParser) -> None:
-    """Ends a measuring command if there is no GPU, before it writes or removes anything."""
+def need_gpu() -> None:
+    """Raises: OptionError if there is no GPU; a measuring command asks before it writes or removes anything."""
     import torch
 
     if not torch.cuda.is_available():
-        parser.error("torch sees no GPU, and this measurement needs one; `ssmspec gates check` needs none")
+        raise OptionError("torch sees no GPU, and this measurement needs one; `ssmspec gates check` needs none")
 
 
 def clock_mhz() -> int | None:

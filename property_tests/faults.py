@@ -3,8 +3,12 @@
 import sys
 import time
 from dataclasses import dataclass
+from typing import Annotated
+
+import typer
 
 from conformance.faults.decoding import sequences
+from conformance.main import run_command
 
 from .drawing.profiles import PROFILES
 from .sessions.hunt import Failure, hunt
@@ -47,7 +51,7 @@ def look_for(kind: str, fault: str) -> Row:
     return Row(kind, fault, found, time.perf_counter() - begun)
 
 
-def main(chosen: list[str]) -> int:
+def main(chosen: Annotated[list[str] | None, typer.Argument(help="Faults; without names all.")] = None) -> int:
     """Prints the table. Exits with 1 if a fault is not found, or needs too many examples or steps."""
     print("| class | fault | examples | steps | smallest run |\n|---|---|---:|---:|---|")
     rows = []
@@ -60,4 +64,4 @@ def main(chosen: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_command(main))

@@ -17,6 +17,7 @@ A fault is listed if its code does in small what the thread says went wrong, not
 """
 
 import re
+import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ from pydantic import ValidationError
 import conformance
 from conformance.faults.catalogue import FAULTS
 from conformance.faults.classes import CLASSES
+from conformance.main import run_command
 from conformance.report.stream import Model
 
 from .laws.decoder_laws import DECODER_LAWS
@@ -226,4 +228,4 @@ def main(out: Annotated[Path | None, typer.Option(help="Write the page to this M
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(main))

@@ -26,6 +26,7 @@ from zipfile import ZipFile
 import typer
 
 from conformance.errors import UnpackError
+from conformance.main import run_command
 from conformance.refusal import refused
 
 PARTS = {
@@ -120,4 +121,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(main))

@@ -5,6 +5,7 @@
 Exits with 1 if an output differs, with 2 if nothing was tested.
 """
 
+import sys
 from collections import Counter
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -16,6 +17,7 @@ from rich.table import Table
 from ssmspec_ref.contract import Verdict
 
 from ..interpreter.device import INTERPRETER, placed
+from ..main import run_command
 from ..run.load import load
 from ..suite import of_operation
 from .judge import Compared, cases, judged, oracles
@@ -54,4 +56,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(main))

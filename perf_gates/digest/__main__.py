@@ -10,8 +10,6 @@ Of a result its commit is unpacked from git, and its calls are recorded there. A
 results unknown until they are measured again.
 """
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -19,8 +17,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from conformance.main import run_command
+from ssmspec_ref.errors import OptionError
+
+from .. import files
 from . import trees
 from .record import (
     CUDA,
@@ -56,8 +60,8 @@ PAGES = (
 
 def heads(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """The machine of every result."""
-    files = ((name, results / f"{name}.json") for name in (*PARTS, *WHOLE))
-    return {name: json.loads(file.read_text())["machine"] for name, file in files if file.exists()}
+    found = ((name, files.read(results / f"{name}.json")) for name in (*PARTS, *WHOLE))
+    return {name: held["machine"] for name, held in found if held}
 
 
 class Revisions:
@@ -119,8 +123,7 @@ def ids(results: Path = RESULTS) -> dict[str, str]:
     """The kernels that results name, by their hash, each with the commit of the file that names it first."""
     found: dict[str, str] = {}
     for name in WHOLE:
-        file = results / f"{name}.json"
-        held = json.loads(file.read_text()) if file.exists() else {"machine": {}}
+        held = files.read(results / f"{name}.json") or {"machine": {}}
         rows = [*held.get("cells", ()), *held.get("verdicts", ())]
         named = [held["machine"].get("kernels"), *(row.get("kernels") or row.get("code") for row in rows)]
         named += [code for tool in held.get("tools", ()) for code in tool["codes"].values()]
@@ -255,35 +258,35 @@ def checked(record: Record, revisions: Revisions, names: Iterable[str] | None = 
             yield f"{name}: the engine is not that of {engine[0][:7]}"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.digest", description=__doc__)
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--carry", action="store_true")
-    how.add_argument("--check", action="store_true")
-    how.add_argument("--install", action="store_true")
-    parser.add_argument("--without-pages", dest="pages", action="store_false", help="only the record")
-    a = parser.parse_args(argv)
-    if a.install:
+def main(
+    carry: Annotated[bool, typer.Option("--carry", help="Compare the machine code of what differs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Recompute the record from git.")] = False,
+    install: Annotated[bool, typer.Option("--install", help="Put the Triton of the results into a folder.")] = False,
+    without_pages: Annotated[bool, typer.Option("--without-pages", help="Only the record.")] = False,
+) -> int:
+    if carry + check + install > 1:
+        raise OptionError("--carry, --check and --install exclude each other; give one of them")
+    if install:
         trees.install()
         return 0
     record = read()
     with tempfile.TemporaryDirectory() as folder:
         revisions = Revisions(Path(folder))
         try:
-            if a.check:
+            if check:
                 wrong = [*checked(record, revisions)]
                 print("\n".join(wrong) or "the record is that of the commits")
                 return 1 if wrong else 0
             now = current()
             made = updated(record, revisions, now)
-            if a.carry:
+            if carry:
                 made = replace(made, same_code=made.same_code | carried(made, revisions, now))
                 made = replace(made, stale=stale(made, now))
         except trees.Unproven as unproven:
-            parser.error(str(unproven))
+            raise OptionError(str(unproven)) from unproven
     write(made)
     print("\n".join(told(made.stale)) or "all that was measured is of the current code")
-    return max(subprocess.run([sys.executable, *command]).returncode for command in PAGES) if a.pages else 0
+    return max(subprocess.run([sys.executable, *command]).returncode for command in PAGES) if not without_pages else 0
 
 
 def told(held: Stale) -> Iterator[str]:
@@ -293,4 +296,4 @@ def told(held: Stale) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

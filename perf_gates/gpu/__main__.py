@@ -6,28 +6,31 @@ complete for the current kernels is not run again; any other part is continued.
 `python -m perf_gates.report.kernel_table DIR` makes the table of the kernels, `ssmspec gates table DIR` that of the papers.
 """
 
-import argparse
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
+from conformance.main import run_command
+from perf_gates import files
 from perf_gates.gpu import rehearsal
 from perf_gates.gpu.clock import copy_bytes_per_us, empty_launch_us, noises
 from perf_gates.gpu.compilation import compile_all, module
 from perf_gates.gpu.kernels import peers
 from perf_gates.gpu.today import loading
+from perf_gates.gpu_gates.parts import ended
 from perf_gates.machine import clock_mhz, fingerprint, kernels_hash, need_gpu
 from perf_gates.ratchet import peers as versions
 from perf_gates.verdicts.measured import FURTHER, PARTS, TODAY, rule, ruled, stands
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options.words import one_of
 
 COMPILE_S, PART_S, SHAPES_S = 120, 90, 180
 """Seconds after which a stage is ended. The checks at the shapes of models report what they had no time for."""
@@ -37,9 +40,9 @@ TRIES = 4
 
 def complete(file: Path) -> bool:
     """Whether a part need not run again: with these kernels, by the current rule, all its cases, without a fault."""
-    if not file.exists():
+    found = files.read(file)
+    if not found:
         return False
-    found = json.loads(file.read_text())
     same = stands(file.stem, found["machine"], kernels_hash())
     if "verdicts" in found:
         return same and bool(found["verdicts"]) and all(v["passed"] for v in found["verdicts"])
@@ -62,7 +65,7 @@ def measure(part: str, out: Path, folder: Path | None, like: str = "") -> None:
     measured = {"copy_bytes_per_us": copy_bytes_per_us(), "empty_launch_us": empty_launch_us()}
     head: dict[str, Any] = fingerprint() | rule(part) | measured | versions.head(part)
     found: dict[str, Any] = {"part": part, "machine": head, "complete": False, "errors": [], "done": [], "timings": []}
-    was = json.loads(out.read_text()) if out.exists() else None
+    was = files.read(out)
     if was and stands(part, was["machine"], head["kernels"]) and continues(part, was["machine"], head):
         found |= {name: was[name] for name in ("errors", "done", "timings")}
     wanted = [case for case in module(part).cases() if re.search(like, str(case))]
@@ -103,14 +106,14 @@ def broken(error: str) -> bool:
 
 def again(file: Path) -> bool:
     """Whether a part ended with its GPU's context, so that a new process can measure the rest."""
-    found = json.loads(file.read_text()) if file.exists() else {}
+    found = files.read(file)
     return not found.get("complete", True) and any(map(broken, found["errors"][-1:]))
 
 
 def without_errors(file: Path) -> None:
     """Removes failed cases, so that they are tried again; keeps what was measured."""
-    if file.exists():
-        write(file, json.loads(file.read_text()) | {"errors": [], "complete": False})
+    if held := files.read(file):
+        write(file, held | {"errors": [], "complete": False})
 
 
 def write(out: Path, found: dict[str, Any]) -> None:
@@ -125,69 +128,62 @@ def write(out: Path, found: dict[str, Any]) -> None:
 
 def stage(arguments: list[str], seconds: float) -> bool:
     """Runs Python on arguments; whether it succeeded in time. Its child processes end with it."""
-    child = subprocess.Popen([sys.executable, "-m", *arguments], start_new_session=True)
-    try:
-        return child.wait(timeout=seconds) == 0
-    except subprocess.TimeoutExpired:
-        print(f"{' '.join(arguments)}: ended after {seconds:.0f} s", flush=True)
-        return False
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+    said = ended(arguments, seconds)
+    if said.startswith("ended"):
+        print(f"{' '.join(arguments)}: {said}", flush=True)
+    return said == "complete"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu", description=__doc__)
-    parser.add_argument("--out", type=Path, help="the folder of the results")
-    parser.add_argument("--only", nargs="+", choices=(*PARTS, *FURTHER, TODAY), default=PARTS, metavar="PART")
-    parser.add_argument("--peers", type=Path)
-    parser.add_argument("--again", action="store_true", help="also run parts that are already complete")
-    parser.add_argument("--seconds", type=float, default=PART_S, help="of one part")
-    parser.add_argument(
-        "--cases", default="", metavar="PATTERN", help="only cases with this in their name; the part stays incomplete"
-    )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rehearse", action="store_true", help="launch nothing, works on any machine: see `rehearsal`")
-    parser.add_argument("--stage", choices=["compile", "measure"], help=argparse.SUPPRESS)
-    a = parser.parse_args(argv)
-    if a.rehearse:
-        rehearsed(a.only)
+def main(
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="PART ..", help="Some parts.")] = None,
+    peers: Annotated[Path | None, typer.Option(help="The folder of other projects' kernels.")] = None,
+    anew: Annotated[bool, typer.Option("--again", help="Also run parts that are already complete.")] = False,
+    seconds: Annotated[float, typer.Option(help="Of one part.")] = PART_S,
+    cases: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Only cases with this in their name; the part stays incomplete.")
+    ] = "",
+    jobs: Annotated[int, typer.Option(help="Processes that compile.")] = os.cpu_count() or 1,
+    rehearse: Annotated[bool, typer.Option("--rehearse", help="Launch nothing, on any machine: see `rehearsal`.")] = False,
+    stage: Annotated[str, typer.Option(hidden=True)] = "",
+) -> int:
+    chosen = [one_of("--only", part, (*PARTS, *FURTHER, TODAY)) for part in only or PARTS]
+    if rehearse:
+        rehearsed(chosen)
         return 0
-    if a.out is None:
-        parser.error("--out names the folder of the results")
-    if a.stage == "compile":
-        compile_all(a.only, a.peers, a.jobs, a.cases)
+    if out is None:
+        raise OptionError("--out is missing: the folder of the results")
+    if stage == "compile":
+        compile_all(chosen, peers, jobs, cases)
         return 0
-    if a.stage == "measure":
-        measure(a.only[0], a.out / f"{a.only[0]}.json", a.peers, a.cases)
+    if stage == "measure":
+        measure(chosen[0], out / f"{chosen[0]}.json", peers, cases)
         return 0
-    need_gpu(parser)
-    a.out.mkdir(parents=True, exist_ok=True)
-    given = ["--out", str(a.out), "--jobs", str(a.jobs), "--cases", a.cases, *(["--peers", str(a.peers)] if a.peers else [])]
-    todo = [
-        part for part in (*PARTS, *FURTHER, TODAY) if part in a.only and (a.again or not complete(a.out / f"{part}.json"))
-    ]
+    need_gpu()
+    out.mkdir(parents=True, exist_ok=True)
+    given = ["--out", str(out), "--jobs", str(jobs)]
+    given += [*(["--cases", cases] if cases else []), *(["--peers", str(peers)] if peers else [])]
+    todo = [part for part in (*PARTS, *FURTHER, TODAY) if part in chosen and (anew or not complete(out / f"{part}.json"))]
     timed = [part for part in todo if part not in ("model_shapes", TODAY)]
     for parts in (timed, [part for part in todo if part == TODAY]):  # separate processes: each has other peers
         if parts:
             run("compilation", ["perf_gates.gpu", *given, "--stage", "compile", "--only", *parts], COMPILE_S)
     failed = []
     for part in todo:
-        file = a.out / f"{part}.json"
-        if a.again or part == "model_shapes":
+        file = out / f"{part}.json"
+        if anew or part == "model_shapes":
             file.unlink(missing_ok=True)
         else:
             without_errors(file)
         if part == "model_shapes":
-            seconds = max(SHAPES_S, a.seconds)
+            long = max(SHAPES_S, seconds)
             run(
                 part,
-                ["perf_gates.gpu.model_shapes", "--out", str(file), "--jobs", str(a.jobs), "--seconds", str(seconds - 15)],
-                seconds,
+                ["perf_gates.gpu.model_shapes", "--out", str(file), "--jobs", str(jobs), "--seconds", str(long - 15)],
+                long,
             )
         else:
-            until = monotonic() + a.seconds
+            until = monotonic() + seconds
             for _ in range(TRIES):
                 run(part, ["perf_gates.gpu", *given, "--stage", "measure", "--only", part], until - monotonic())
                 if not again(file) or monotonic() > until:
@@ -216,4 +212,4 @@ def run(name: str, arguments: list[str], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

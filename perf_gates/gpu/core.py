@@ -18,7 +18,7 @@ from perf_gates.static.shapes import DELTA, SSD
 from perf_gates.verdicts.gates import Core
 
 from .kernels.prefill import ROUNDING, _delta_float64, _ssd_float64
-from .kernels.steps import bf16, kernel, ladder
+from .kernels.steps import bf16, delta_inputs, kernel, ladder, ssd_inputs
 
 FURTHER = {"ring": "windows", "snapshots": "windows", "convolution": "tokens", "acceptance": "tokens"}
 """The module that makes a side of each kind."""
@@ -67,8 +67,7 @@ def side(dims: str, operation: str, batch: int, delayed: float = 0.0) -> Side:
 
 def ssd(dims: str, kind: str, t: int, batch: int, delayed: float) -> Side:
     h, p, n, g = SSD[dims]
-    x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
-    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    x, dt, B, C, A, D, bias = ssd_inputs(batch, t, h, p, n, g)
     given: dict[str, Any] = {"D": D, "dt_bias": bias} | ({"write_state": False} if kind == "window" else {})
     module = {"tree": "ssd_tree_scan", "window": "ssd_window"}.get(kind, "ssd_scan")
     more = (ladder(t, batch),) if kind == "tree" else ()
@@ -89,13 +88,12 @@ def ssd(dims: str, kind: str, t: int, batch: int, delayed: float) -> Side:
         return found
 
     launch = lambda slots: kernel(module)(pool, x, dt, A, B, C, *more, slots=slots, out=out, **given)  # noqa: E731
-    return _side(f"{kind} of {t}, {dims}, {batch} rows", launch, pool, out, expected, batch, bytes_, delayed)
+    return rotating(f"{kind} of {t}, {dims}, {batch} rows", launch, len(pool) // batch, out, expected, batch, bytes_, delayed)
 
 
 def delta(dims: str, kind: str, t: int, batch: int, delayed: float) -> Side:
     g, h, k, v = DELTA[dims]
-    q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
-    gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
+    q, key, value, gate, beta = delta_inputs(batch, t, g, h, k, v)
     module = "delta_tree" if kind == "tree" else "delta_scan"
     more = (ladder(t, batch),) if kind == "tree" else ()
     bytes_ = int(kernel(module, "traffic_bytes")(batch, t, g, h, k, v))
@@ -110,20 +108,20 @@ def delta(dims: str, kind: str, t: int, batch: int, delayed: float) -> Side:
         return torch.stack([_delta_float64(pool[row], *(u[path] for u in given))[0][-1] for path in paths])
 
     launch = lambda slots: kernel(module)(pool, q, key, value, gate, beta, *more, slots=slots, out=out)  # noqa: E731
-    return _side(f"{kind} of {t}, {dims}, {batch} rows", launch, pool, out, expected, batch, bytes_, delayed)
+    return rotating(f"{kind} of {t}, {dims}, {batch} rows", launch, len(pool) // batch, out, expected, batch, bytes_, delayed)
 
 
-def _side(
+def rotating(
     name: str,
     launch: Callable[[Tensor], object],
-    pool: Tensor,
+    copies: int,
     out: Tensor,
     expected: Callable[[int], Tensor],
     batch: int,
     bytes_: int,
     delayed: float,
 ) -> Side:
-    copies = len(pool) // batch
+    """A launch with separate slots in each copy."""
     slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(copies)]
     launches: list[Callable[[], object]] = [lambda s=s: launch(s) for s in slots]  # type: ignore[misc]
     return checked(name, launches, out, expected, batch, bytes_, delayed)

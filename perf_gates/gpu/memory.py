@@ -11,20 +11,23 @@ Exits with 1 if a case takes less than 500 MB, fails or has no time, or if state
 reserved counts every shape.
 """
 
-import argparse
 import functools
 import gc
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from safetensors.torch import save_file
 
+from conformance.main import run_command
+from perf_gates import files
 from perf_gates.gpu.engine.engines import engine as ours
 from perf_gates.machine import fingerprint, need_gpu
 
@@ -173,21 +176,20 @@ class Bench:
                         yield Taken(name, graphs, error=f"{type(error).__name__}: {error}".split("\n")[0][:400])
 
 
-def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--seconds", type=float, default=SECONDS)
-    given = parser.parse_args(words)
-    need_gpu(parser)
+def main(
+    out: Annotated[Path | None, typer.Option(help="The file of the results.")] = None,
+    seconds: Annotated[float, typer.Option(help="After which no case begins.")] = SECONDS,
+) -> int:
+    need_gpu()
     found, machine = list[Taken](), fingerprint()
-    for taken in Bench().run(CASES, given.seconds):
+    for taken in Bench().run(CASES, seconds):
         found.append(taken)
         print(f"{taken} ({taken.seconds:.0f} s)\n    {taken.text}", flush=True)
-        if given.out:
+        if out:
             rows = [{**asdict(one), "ratio": one.ratio} for one in found]
-            given.out.write_text(json.dumps({"machine": machine, "cases": rows}, indent=1))
+            files.write(out, {"machine": machine, "cases": rows})
     return 0 if found and all(one.holds for one in found) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run_command(main))

@@ -5,8 +5,6 @@ reference within the bound of the declared contract; every output of all rows mu
 inputs and memory next to a tensor must keep their bits. Exits with 1 if a check fails.
 """
 
-import argparse
-import json
 import os
 import re
 import sys
@@ -17,10 +15,13 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
+from conformance.main import run_command
+from perf_gates import files
 from perf_gates.digest import record
 from perf_gates.gpu.judge import further
 from perf_gates.gpu.judge.call import Call, Check, Plan
@@ -105,7 +106,7 @@ def merged(parts: list[Path]) -> dict[str, Any]:
 
     Raises: ValueError for parts of another GPU or of other versions.
     """
-    reports = [json.loads(part.read_text()) for part in parts]
+    reports = [files.read(part) for part in parts]
     kinds = {tuple(report["machine"][name] for name in ("gpu", "torch", "triton")) for report in reports}
     if len(kinds) > 1:
         raise ValueError(f"the parts were made on {sorted(kinds)}; run them again on one kind of machine")
@@ -117,40 +118,46 @@ def merged(parts: list[Path]) -> dict[str, Any]:
     return {"machine": reports[-1]["machine"], "verdicts": [found[name] for name in sorted(found)]}
 
 
-def finish(report: dict[str, Any], out: Path) -> None:
-    """Writes the report, prints its table, and exits with 1 if a check failed or none was run."""
-    out.write_text(json.dumps(report, indent=1) + "\n")
+def finish(report: dict[str, Any], out: Path) -> int:
+    """Writes the report, and prints its table. 1 if a check failed or none was run."""
+    files.write(out, report)
     found = report["verdicts"]
     failed = sum(not v["passed"] for v in found)
     print("\n".join(conformance(found)))
     print(f"{len(found)} checks, {failed} failed")
-    sys.exit(1 if failed or not found else 0)
+    return 1 if failed or not found else 0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--batches", type=int, nargs="*", default=list(Plan.batches))
-    parser.add_argument("--windows", type=int, nargs="*", default=list(Plan.windows))
-    parser.add_argument("--nodes", type=int, nargs="*", default=list(Plan.nodes))
-    parser.add_argument("--only", default="", help="a pattern over kernel/model/variant/bN")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=480.0)
-    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="parts of one run, to write as one")
-    a = parser.parse_args()
-    if a.merge:
-        finish(merged(a.merge), a.out)
-    need_gpu(parser)
-    plan = Plan(batches=tuple(a.batches), windows=tuple(a.windows), nodes=tuple(a.nodes), further=True)
+def main(
+    out: Annotated[Path, typer.Option(help="The file of the results.")],
+    batches: Annotated[list[int] | None, typer.Option(metavar="N ..", help="Batches of the checks.")] = None,
+    windows: Annotated[list[int] | None, typer.Option(metavar="N ..", help="Tokens of their windows.")] = None,
+    nodes: Annotated[list[int] | None, typer.Option(metavar="N ..", help="Nodes of their trees.")] = None,
+    only: Annotated[str, typer.Option(help="A pattern over kernel/model/variant/bN.")] = "",
+    jobs: Annotated[int, typer.Option(help="Processes at once.")] = os.cpu_count() or 1,
+    seconds: Annotated[float, typer.Option(help="After which no check begins.")] = 480.0,
+    merge: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE ..", exists=True, help="Parts of one run, to write as one.")
+    ] = None,
+) -> int:
+    if merge:
+        return finish(merged(merge), out)
+    need_gpu()
+    plan = Plan(
+        batches=tuple(batches or Plan.batches),
+        windows=tuple(windows or Plan.windows),
+        nodes=tuple(nodes or Plan.nodes),
+        further=True,
+    )
     found: list[Verdict] = []
-    for verdict in verdicts(plan, a.only, "cuda", GUARD, a.jobs, a.seconds):
+    for verdict in verdicts(plan, only, "cuda", GUARD, jobs, seconds):
         found.append(verdict)
         if not verdict.passed:
             print(f"FAIL {verdict.kernel}/{verdict.model}/{verdict.variant}/b{verdict.batch}: {verdict.message}", flush=True)
     found.sort(key=lambda v: (v.kernel, v.model, v.batch, v.variant))
     coded = [asdict(v) | {"code": kernels_hash()} for v in found]
-    finish({"machine": fingerprint(), "verdicts": coded}, a.out)
+    return finish({"machine": fingerprint(), "verdicts": coded}, out)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main))

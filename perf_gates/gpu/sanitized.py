@@ -11,7 +11,6 @@ GPU, and a tool's earlier results for kernels whose code is the same; checks of 
 Exits with 1 unless every tool that ran saw its fault and nothing else.
 """
 
-import argparse
 import json
 import os
 import re
@@ -25,11 +24,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from conformance.main import run_command
+from perf_gates import files
 from perf_gates.digest import record
 from perf_gates.gpu.judge.call import Check, Plan
 from perf_gates.machine import fingerprint, kernels_hash, need_gpu
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options.words import one_of
 
 PLAN = Plan(batches=(2,), windows=(6,), nodes=(13,), rings=((6, 22),))
 MANY = Plan(batches=(16,), windows=(10, 32), nodes=(63,), rings=((6, 32), (10, 64)))
@@ -104,7 +109,8 @@ def run(tool: str, share: str, only: str, seconds: float) -> str:
     """The output of a process under a tool, as far as it arrives in time: for the planted fault, or for a share of the
     checks whose name a pattern matches."""
     command = ["compute-sanitizer", "--tool", tool, "--target-processes", "application-only", "--print-limit", "20"]
-    work = [sys.executable, "-m", "perf_gates.gpu.sanitized", "--tools", tool, "--only", only, "--inside", share]
+    work = [sys.executable, "-m", "perf_gates.gpu.sanitized", "--tools", tool, "--inside", share]
+    work += ["--only", only] if only else []
     env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         try:
@@ -181,7 +187,7 @@ def joined(before: Said, now: Said) -> Said:
 
 def kept(file: Path, machine: dict[str, Any]) -> list[Said]:
     """The contents of a file, if it was written on such a machine, with any kernels; otherwise nothing."""
-    held = json.loads(file.read_text()) if file.exists() else {"machine": {}, "tools": []}
+    held = files.read(file) or {"machine": {}, "tools": []}
     same = all(
         held["machine"].get(name, value) == value
         for name, value in machine.items()
@@ -209,43 +215,43 @@ def inside(tool: str, share: str, only: str) -> Iterator[str]:
         yield JUDGED + json.dumps(held | {"seconds": round(monotonic() - began, 1)})
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu.sanitized", description=__doc__)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--tools", nargs="+", choices=tuple(PLANTED), default=tuple(PLANTED))
-    parser.add_argument("--only", default="", help="checks whose name this pattern matches; valid results of others are kept")
-    parser.add_argument("--jobs", type=int, default=8, help="processes at once, of all tools together")
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--logs", type=Path, help="a folder for what every process said")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
-    a = parser.parse_args(argv)
-    if a.inside:
-        for line in inside(a.tools[0], a.inside, a.only):
+def main(
+    out: Annotated[Path | None, typer.Option(help="The file of the results.")] = None,
+    tools: Annotated[list[str] | None, typer.Option(metavar="TOOL ..", help=f"Some of {', '.join(PLANTED)}.")] = None,
+    only: Annotated[str, typer.Option(help="Checks whose name this pattern matches; valid results of others are kept.")] = "",
+    jobs: Annotated[int, typer.Option(help="Processes at once, of all tools together.")] = 8,
+    seconds: Annotated[float, typer.Option(help="Of the whole run.")] = 300.0,
+    logs: Annotated[Path | None, typer.Option(help="A folder for what every process said.")] = None,
+    share: Annotated[str, typer.Option("--inside", hidden=True)] = "",
+) -> int:
+    chosen_tools = [one_of("--tools", tool, PLANTED) for tool in tools or PLANTED]
+    if share:
+        for line in inside(chosen_tools[0], share, only):
             print(line, flush=True)
         return 0
-    if a.out is None:
-        parser.error("--out names the file of the results")
-    need_gpu(parser)
-    until, each = monotonic() + a.seconds, max(1, a.jobs // len(a.tools))
-    with ThreadPoolExecutor(a.jobs) as pool:
-        planted = {tool: pool.submit(run, tool, "planted", a.only, until - monotonic()) for tool in a.tools}
-        blind = [tool for tool in a.tools if not counted(planted[tool].result())]
+    if out is None:
+        raise OptionError("--out is missing: the file of the results")
+    need_gpu()
+    until, each = monotonic() + seconds, max(1, jobs // len(chosen_tools))
+    with ThreadPoolExecutor(jobs) as pool:
+        planted = {tool: pool.submit(run, tool, "planted", only, until - monotonic()) for tool in chosen_tools}
+        blind = [tool for tool in chosen_tools if not counted(planted[tool].result())]
         shares = {
-            tool: [pool.submit(run, tool, f"{i}/{each}", a.only, until - monotonic()) for i in range(each)]
-            for tool in a.tools
+            tool: [pool.submit(run, tool, f"{i}/{each}", only, until - monotonic()) for i in range(each)]
+            for tool in chosen_tools
             if tool not in blind
         }
-        said = [heard(tool, planted[tool].result(), [s.result() for s in shares.get(tool, [])]) for tool in a.tools]
+        said = [heard(tool, planted[tool].result(), [s.result() for s in shares.get(tool, [])]) for tool in chosen_tools]
     machine = fingerprint()
-    before = {one.tool: one for one in kept(a.out, machine)}
-    others = [standing(one) for one in before.values() if one.tool not in a.tools]
+    before = {one.tool: one for one in kept(out, machine)}
+    others = [standing(one) for one in before.values() if one.tool not in chosen_tools]
     now = [joined(before[one.tool], one) if one.tool in before else one for one in said]
     every = sorted([*others, *now], key=lambda one: one.tool)
-    a.out.write_text(json.dumps({"machine": machine, "tools": [asdict(one) for one in every]}, indent=1) + "\n")
-    if a.logs:
-        a.logs.mkdir(parents=True, exist_ok=True)
+    files.write(out, {"machine": machine, "tools": [asdict(one) for one in every]})
+    if logs:
+        logs.mkdir(parents=True, exist_ok=True)
         for tool, parts in shares.items():
-            (a.logs / f"{tool}.txt").write_text("\n".join(part.result() for part in parts))
+            (logs / f"{tool}.txt").write_text("\n".join(part.result() for part in parts))
     for one in said:
         print(f"{one.tool}: {one.refused or f'{len(one.checks)} checks, {one.found} found, {len(one.failed)} failed'}")
         for line in (*one.lines, *one.failed, *(f"not run: {name}" for name in one.unrun)):
@@ -254,4 +260,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from triton.language import constexpr
 
+from conformance.main import run_command
 from perf_gates.gpu.clock import compiling
 from perf_gates.static.capture import Launch, given, leaves, recorded
 from perf_gates.static.on_device import on_device
@@ -174,4 +175,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -13,21 +13,24 @@ with 0 if their own parts are complete and no measured result is red, and say so
 their folders into one. `--archive FILE` saves DIR in one file after each part; `--resume FILE` starts from such a file.
 """
 
-import argparse
 import os
 import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Annotated
 
+import typer
+
+from conformance.main import run_command
 from perf_gates.machine import kernels_hash, need_gpu
 from perf_gates.ratchet import bars
 from perf_gates.ratchet.outcome import Outcome, outcome
 from perf_gates.verdicts import gates
 from perf_gates.verdicts.measured import Results
 from ssmspec_ref.errors import OptionError
-from ssmspec_ref.options.words import shard_of
+from ssmspec_ref.options.words import one_of, shard_of
 
 from . import core_part, junit, summary
 from .parts import BENCHMARK, MOST_S, PARTS, Part, Took, chosen, run
@@ -37,24 +40,42 @@ MINUTES = 55
 """Time for a whole run; a part that does not fit any more is not started."""
 
 
-def main(argv: list[str] | None = None) -> int:
-    a = arguments(argv)
-    parts = chosen(a.part, a.shard)
-    if a.list:
+def main(
+    out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("gpu-gates"),
+    part: Annotated[list[str] | None, typer.Option(metavar="PART ..", help="Some parts; see --list.")] = None,
+    shard: Annotated[str, typer.Option(metavar="IofN", help="The parts of the I-th of N GPUs.")] = "1of1",
+    peers: Annotated[
+        Path | None,
+        typer.Option(help=f"Other projects' kernels: `{UNPACK} --into FOLDER` downloads them; a whole run without is red."),
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="For the whole run; a part that may not finish is not started.")] = MINUTES,
+    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="The archive of an earlier run to continue.")] = None,
+    archive: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the folder in this .tar.gz.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Measure nothing; evaluate what is in the folder.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Print the parts of this shard and exit.")] = False,
+) -> int:
+    parts = chosen([one_of("--part", name, [p.name for p in PARTS]) for name in part or ()], shard_of(shard))
+    if resume and not resume.exists():
+        raise OptionError(f"--resume is {resume}, which does not exist")
+    if peers and not peers.is_dir():
+        raise OptionError(f"--peers is {peers}, which is no folder; `{UNPACK} --into {peers}` makes it")
+    if listed:
         print("\n".join(f"{p.name}: {', '.join(p.files)}; {p.expected} s expected, {MOST_S} at most a try" for p in parts))
         return 0
-    a.out.mkdir(parents=True, exist_ok=True)
-    if a.resume:
-        with tarfile.open(a.resume) as held:
-            held.extractall(a.out, filter="data")
-    if not (a.report or a.peers) and any("peers" in part.files for part in parts):
+    if not report:
+        need_gpu()
+    out.mkdir(parents=True, exist_ok=True)
+    if resume:
+        with tarfile.open(resume) as held:
+            held.extractall(out, filter="data")
+    if not (report or peers) and any("peers" in one.files for one in parts):
         print(f"no --peers: the times of other projects' kernels will be missing; `{UNPACK} --into FOLDER` downloads them")
-    failed = [] if a.report else measured(parts, a.out, a.peers, a.minutes, a.archive)
-    whole = a.report or len(parts) == len(PARTS)
-    judged = reported(a.out)
-    red = [*core_part.reds(a.out / BENCHMARK), *(judged.reds if whole else here(judged, Results(a.out)))]
-    if a.archive:
-        archived(a.out, a.archive)
+    failed = [] if report else measured(parts, out, peers, minutes, archive)
+    whole = report or len(parts) == len(PARTS)
+    judged = reported(out)
+    red = [*core_part.reds(out / BENCHMARK), *(judged.reds if whole else here(judged, Results(out)))]
+    if archive:
+        archived(out, archive)
     if failed:
         print(f"parts that are not complete: {', '.join(failed)}")
     if not whole:
@@ -62,46 +83,8 @@ def main(argv: list[str] | None = None) -> int:
             f"{', '.join(p.name for p in parts)} alone: what other parts measure is unknown; --report evaluates the whole run"
         )
     print("\n".join(f"red: {line}" for line in red))
-    print(f"{len(red)} red; {judged.counts()}; {a.out / 'summary.md'}")
+    print(f"{len(red)} red; {judged.counts()}; {out / 'summary.md'}")
     return 1 if red or failed else 0
-
-
-def arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m perf_gates.gpu_gates", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("gpu-gates"), help="the folder of the run")
-    parser.add_argument("--part", nargs="+", default=[], choices=[p.name for p in PARTS], metavar="PART")
-    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="IofN", help="the parts of the I-th of N GPUs")
-    parser.add_argument(
-        "--peers",
-        type=Path,
-        metavar="FOLDER",
-        help=f"other projects' kernels, which `{UNPACK} --into FOLDER` downloads; without them a whole run is red",
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=MINUTES, help="for the whole run; a part that may not finish is not started"
-    )
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="the archive of an earlier run to continue")
-    parser.add_argument("--archive", type=Path, metavar="FILE", help="save the folder in this .tar.gz")
-    parser.add_argument("--report", action="store_true", help="measure nothing; evaluate what is in the folder")
-    parser.add_argument("--list", action="store_true", help="print the parts of this shard and exit")
-    a = parser.parse_args(argv)
-    if a.resume and not a.resume.exists():
-        parser.error(f"--resume is {a.resume}, which does not exist")
-    if a.peers and not a.peers.is_dir():
-        parser.error(f"--peers is {a.peers}, which is no folder; `{UNPACK} --into {a.peers}` makes it")
-    if not (a.report or a.list):
-        need_gpu(parser)
-    return a
-
-
-def shard(text: str) -> tuple[int, int]:
-    """I and N of IofN. Raises: ArgumentTypeError."""
-    try:
-        return shard_of(text)
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def measured(parts: Sequence[Part], out: Path, peers: Path | None, minutes: float, archive: Path | None) -> list[str]:
@@ -156,4 +139,4 @@ def here(judged: Outcome, results: Results) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -1,17 +1,16 @@
 """The times of the core set as a part of a run: read from pytest-benchmark's file."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..timed.place import PART
 
 
 def write_part(benchmark: Path, out: Path) -> bool:
     """Writes DIR/core_set.json from the benchmarks; returns whether there were any. A measurement of several pairs counts
     once."""
-    read = json.loads(benchmark.read_text())["benchmarks"] if benchmark.exists() and benchmark.stat().st_size else []
-    told = [b["extra_info"] for b in read if "timing" in b["extra_info"]]
+    told = infos(benchmark, "timing")
     if not told:
         return False
     timings: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -20,14 +19,19 @@ def write_part(benchmark: Path, out: Path) -> bool:
         key = place["shape"], place["operation"], place["batch"]
         timings.setdefault(key, {"model": key[0], "operation": key[1], "batch": key[2]} | one["timing"])
     found = {"part": PART, "machine": told[0]["machine"], "complete": True, "errors": [], "timings": [*timings.values()]}
-    (out / f"{PART}.json").write_text(json.dumps(found, indent=1) + "\n")
+    files.write(out / f"{PART}.json", found)
     return True
 
 
 def pairs(benchmark: Path) -> list[dict[str, Any]]:
     """The results of each pair."""
-    read = json.loads(benchmark.read_text())["benchmarks"] if benchmark.exists() and benchmark.stat().st_size else []
-    return [b["extra_info"] for b in read if "ratio" in b["extra_info"]]
+    return infos(benchmark, "ratio")
+
+
+def infos(benchmark: Path, name: str) -> list[dict[str, Any]]:
+    """What the benchmarks say that have this name."""
+    read = files.read(benchmark)["benchmarks"] if benchmark.exists() and benchmark.stat().st_size else []
+    return [b["extra_info"] for b in read if name in b["extra_info"]]
 
 
 def reds(benchmark: Path) -> list[str]:

@@ -4,15 +4,16 @@ A part is one command of at most eight minutes. Its measurements are in the run'
 from there. No part needs a network.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
+
+from .. import files
 
 MOST_S = 480
 """Most seconds of a part."""
@@ -62,11 +63,10 @@ class Took:
 
     @classmethod
     def read(cls, out: Path) -> "Took":
-        file = out / TOOK
-        return cls(**json.loads(file.read_text())) if file.exists() else cls()
+        return cls(**files.read(out / TOOK))
 
     def write(self, out: Path) -> None:
-        (out / TOOK).write_text(json.dumps({"seconds": self.seconds, "ended": self.ended}, indent=1) + "\n")
+        files.write(out / TOOK, asdict(self))
 
 
 def chosen(names: Sequence[str], shard: tuple[int, int]) -> list[Part]:

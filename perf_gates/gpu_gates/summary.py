@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..files import head
 from ..ratchet.bars import Bar, Bars
 from ..ratchet.outcome import Outcome
 from ..verdicts.verdict import Judged, Verdict
@@ -53,13 +54,14 @@ def changed(now: dict[str, Bar], bars: Bars) -> Iterator[str]:
     far = sorted((n for n, r in ratios.items() if not abs(r - 1) <= CHANGED), key=lambda n: -abs(ratios[n] - 1))
     yield f"\n## What changed: {len(far)} of {len(ratios)} measurements by more than {CHANGED:.0%}\n"
     if far:
-        yield "| measurement | bar, us | now, us | ratio |\n|---|---|---|---|"
+        yield from head("measurement | bar, us | now, us | ratio")
         yield from (f"| {n} | {bars.times[n].us:.2f} | {now[n].us:.2f} | {ratios[n]:.3f} |" for n in far[:SHOWN])
 
 
 def core(pairs: Sequence[dict[str, Any]]) -> Iterator[str]:
     if pairs:
-        yield "\n## Core set\n\n| pair | best | ratio | error | verdict | with a delay |\n|---|---|---|---|---|---|"
+        yield "\n## Core set\n"
+        yield from head("pair | best | ratio | error | verdict | with a delay")
     for p in pairs:
         best = "none" if p["best"] is None else f"{p['best']:.4g}"
         yield f"| {p['name']} | {best} | {p['ratio']:.4f} | {p['error']:.2%} | {p['verdict']} | {p['delayed']['verdict']} |"
@@ -67,7 +69,8 @@ def core(pairs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def durations(took: Took) -> Iterator[str]:
     """How long each part took; one that did not run is unknown."""
-    yield "\n## Parts\n\n| part | seconds | ended |\n|---|---|---|"
+    yield "\n## Parts\n"
+    yield from head("part | seconds | ended")
     for part in PARTS:
         yield f"| {part.name} | {took.seconds.get(part.name, '-')} | {took.ended.get(part.name, 'not run: unknown')} |"
     yield f"| all | {sum(took.seconds.values()):.0f} | |"

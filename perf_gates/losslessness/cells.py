@@ -15,6 +15,7 @@ from typing import Any
 from ssmspec_ref.near_ties import MOST, NearTie, first_difference, near_tie
 
 from ..digest import record
+from ..files import head
 
 MODELS = ("mamba2", "hybrid", "delta", "llama")
 PLAIN, FORETOLD = "plain", "transformers"
@@ -157,10 +158,7 @@ def table(results: dict[str, Any]) -> str:
     """Markdown: a row for each model, method and drafter, the modes side by side."""
     cells = {cell.key: cell for cell in map(read, results["cells"])}
     modes, kernels = sorted({key[3] for key in cells}), results["machine"]["kernels"]
-    lines = [
-        f"| model | method | drafter | {' | '.join(modes)} | none, some, all accepted | tokens a call |",
-        f"|---|---|---|{'---|' * len(modes)}---|---|",
-    ]
+    lines = [*head(f"model | method | drafter | {' | '.join(modes)} | none, some, all accepted | tokens a call")]
     for row in sorted(dict.fromkeys(key[:3] for key in cells), key=_place):
         of = [cells.get((*row, mode)) for mode in modes]
         if all(cell is None or cell.outcome == "inapplicable" for cell in of):

@@ -12,16 +12,19 @@ folder of --outputs holds lines of JSON with `prompt` and `output` (*.jsonl), as
 text differs from plain decoding other than by rounding.
 """
 
-import argparse
-import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from conformance.main import run_command
+from perf_gates import files
 from perf_gates.machine import fingerprint, made_with
+from ssmspec_ref.errors import OptionError
+from ssmspec_ref.options.words import one_of
 
 from . import parts, report
 from .runs import Table
@@ -30,44 +33,37 @@ ON_A_CPU = ("c",)
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    a = arguments(argv)
-    if not a.table:
-        a.out.mkdir(parents=True, exist_ok=True)
-        for part in parts_of(a):
-            print(f"=== {part}", flush=True)
-            measure(part, a)
-    parts = report.read(a.out)
-    shown = report.text(parts)
+def main(
+    part: Annotated[list[str] | None, typer.Option(metavar="PART ..", help="The tables to measure: a, b, c.")] = None,
+    outputs: Annotated[Path | None, typer.Option(help="Folder of recorded outputs, for part a.")] = None,
+    minutes: Annotated[float, typer.Option(help="Most minutes of each part.")] = 8.0,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = RESULTS,
+    table: Annotated[bool, typer.Option("--table", help="Measure nothing.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the tables and the picture into the page.")] = False,
+) -> int:
+    wanted = [one_of("--part", name, report.TITLES) for name in part or ()]
+    if not minutes > 0:
+        raise OptionError(f"--minutes is {minutes}; it must be more than 0")
+    if outputs is not None and not outputs.is_dir():
+        raise OptionError(f"--outputs {outputs} is not a folder; give a folder of recorded outputs")
+    if "a" in wanted and outputs is None:
+        raise OptionError("part a needs recorded outputs: give their folder as --outputs")
+    if {"a", "b"} & {*wanted} and not gpu() and not table:
+        raise OptionError("parts a and b need a GPU, and torch sees none; part c needs none")
+    if write and not report.PAGE.exists():
+        raise OptionError(f"--write writes {report.PAGE}, which is not here; run in the root of the checkout")
+    if not table:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in wanted or parts_here(outputs):
+            print(f"=== {name}", flush=True)
+            measure(name, out, minutes, outputs)
+    found = report.read(out)
+    shown = report.text(found)
     print(shown)
-    if a.write:
-        report.PICTURE.write_text(report.picture(parts))
-        report.PAGE.write_text(report.MADE.put(report.PAGE.read_text(), shown))
-    return int(any(row.different for held in parts.values() for row in held["rows"]))
-
-
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m perf_gates.real_text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--part", nargs="+", choices=[*report.TITLES], default=[], help="the tables to measure")
-    parser.add_argument("--outputs", type=Path, help="folder of recorded outputs, for part a")
-    parser.add_argument("--minutes", type=float, default=8.0, help="most minutes of each part")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
-    parser.add_argument("--write", action="store_true", help="write the tables and the picture into the page")
-    a = parser.parse_args(argv)
-    if not a.minutes > 0:
-        parser.error(f"--minutes is {a.minutes}; it must be more than 0")
-    if a.outputs is not None and not a.outputs.is_dir():
-        parser.error(f"--outputs {a.outputs} is not a folder; give a folder of recorded outputs")
-    if "a" in a.part and a.outputs is None:
-        parser.error("part a needs recorded outputs: give their folder as --outputs")
-    if {"a", "b"} & set(a.part) and not gpu() and not a.table:
-        parser.error("parts a and b need a GPU, and torch sees none; part c needs none")
-    if a.write and not report.PAGE.exists():
-        parser.error(f"--write writes {report.PAGE}, which is not here; run in the root of the checkout")
-    return a
+    if write:
+        report.PICTURE.write_text(report.picture(found))
+        report.MADE.write(report.PAGE, shown)
+    return int(any(row.different for held in found.values() for row in held["rows"]))
 
 
 def gpu() -> bool:
@@ -76,11 +72,9 @@ def gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def parts_of(a: argparse.Namespace) -> list[str]:
+def parts_here(outputs: Path | None) -> list[str]:
     """The parts to measure; what this machine cannot measure is said."""
-    if a.part:
-        return list(a.part)
-    here = {"a": gpu() and a.outputs is not None, "b": gpu(), "c": True}
+    here = {"a": gpu() and outputs is not None, "b": gpu(), "c": True}
     why = {"a": "needs a GPU and --outputs", "b": "needs a GPU"}
     for part, measured in here.items():
         if not measured:
@@ -88,30 +82,16 @@ def parts_of(a: argparse.Namespace) -> list[str]:
     return [part for part, measured in here.items() if measured]
 
 
-def part_a(a: argparse.Namespace, held: Table) -> None:
-    parts.part_a(a.outputs, a.minutes, "cuda", held)
-
-
-def part_b(a: argparse.Namespace, held: Table) -> None:
-    parts.part_b(a.minutes, "cuda", held)
-
-
-def part_c(a: argparse.Namespace, held: Table) -> None:
-    parts.part_c(a.minutes, held)
-
-
-MEASURE = {"a": part_a, "b": part_b, "c": part_c}
-
-
-def measure(part: str, a: argparse.Namespace) -> None:
+def measure(part: str, out: Path, minutes: float, outputs: Path | None) -> None:
     """Measures one part, and saves it after each block."""
-    file, machine = report.file_of(a.out, part), (host if part in ON_A_CPU else device)()
+    file, machine = report.file_of(out, part), (host if part in ON_A_CPU else device)()
 
     def save(held: Table) -> None:
-        file.write_text(json.dumps(held.as_json() | {"machine": machine}, indent=1) + "\n")
+        files.write(file, held.as_json() | {"machine": machine})
 
     held = Table(part, save=save)
-    MEASURE[part](a, held)
+    given = {"a": (outputs, minutes, "cuda"), "b": (minutes, "cuda"), "c": (minutes,)}
+    getattr(parts, f"part_{part}")(*given[part], held)
     save(held)
 
 
@@ -137,4 +117,4 @@ def processor() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

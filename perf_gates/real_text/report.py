@@ -1,12 +1,13 @@
 """The tables of a run as text, the targets, and the picture: `docs/real-text.md` holds them between two marks."""
 
-import json
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from .. import files
+from ..files import head
 from ..report.page_section import PageSection
 from .runs import Row
 from .texts import AT_LEAST
@@ -30,7 +31,7 @@ def file_of(folder: Path, part: str) -> Path:
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
     """The parts of a folder, with their rows as records."""
-    found = {part: json.loads(file.read_text()) for part in TITLES if (file := file_of(folder, part)).exists()}
+    found = {part: held for part in TITLES if (held := files.read(file_of(folder, part)))}
     return {part: held | {"rows": [Row(**row) for row in held["rows"]]} for part, held in found.items()}
 
 
@@ -53,8 +54,7 @@ def gain(row: Row | None, rows: Sequence[Row]) -> float:
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """A line for each way: plain decoding's tokens a second, and the speed-ups, forced and chosen."""
-    yield "| texts | batch | T | drafts | tokens/s, plain | tau | forced | chosen | compared | different |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield from head("texts | batch | T | drafts | tokens/s, plain | tau | forced | chosen | compared | different")
     for row in rows:
         if row.how != FORCED:
             continue

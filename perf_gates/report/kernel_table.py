@@ -7,13 +7,18 @@ its measurement, a part made with other kernels than the current ones, a part wi
 `missed.toml` does not explain.
 """
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from conformance.main import run_command
+from ssmspec_ref.errors import OptionError
+
+from ..files import head
 from ..machine import kernels_hash
 from ..ratchet import bars
 from ..ratchet.rows import kernels as kernel_rows
@@ -104,15 +109,13 @@ def best_peer(j: Judged, results: Results) -> str:
 
 def speed(lines: Iterable[str]) -> Iterator[str]:
     """A table of targets."""
-    yield "| what | shape | batch | target | ours | floor | best peer | verdict |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield from head("what | shape | batch | target | ours | floor | best peer | verdict")
     yield from lines
 
 
 def conformance(verdicts: list[dict[str, Any]]) -> Iterator[str]:
     """A row for each kernel and shape."""
-    yield "| kernel | shape | checks | largest share of a bound | failed |"
-    yield "|---|---|---|---|---|"
+    yield from head("kernel | shape | checks | largest share of a bound | failed")
     for kernel, model in dict.fromkeys((v["kernel"], v["model"]) for v in verdicts):
         own = [v for v in verdicts if (v["kernel"], v["model"]) == (kernel, model)]
         used = [v["utilisation"] for v in own if v["utilisation"] is not None]
@@ -179,8 +182,7 @@ def older(results: Results) -> Iterator[str]:
 
 def plain_steps(results: Results) -> Iterator[str]:
     """A row for each shape and batch: our step in each part that measures it, the spread, and the peer's."""
-    yield "| shape | batch | alone | next to buffers | next to the peer's | slowest / fastest | the peer's |"
-    yield "|---|---|---|---|---|---|---|"
+    yield from head("shape | batch | alone | next to buffers | next to the peer's | slowest / fastest | the peer's")
     for shape in SHAPES:
         for b in BATCHES:
             each = [results.timings[at]["us"] if at in results.timings else None for at in steps(shape, b)]
@@ -192,8 +194,7 @@ def plain_steps(results: Results) -> Iterator[str]:
 
 def accurate(results: Results) -> Iterator[str]:
     """A row for each prefill kernel."""
-    yield "| kernel | shape | over the peer's |"
-    yield "|---|---|---|"
+    yield from head("kernel | shape | over the peer's")
     for kernel, shape, peer, ratio in accurate_prompts():
         try:
             shown = f"{ratio(results):.2f}"
@@ -209,23 +210,22 @@ def lacking(results: Results) -> Iterator[str]:
         yield "\n".join(f"- {fault}" for fault in wrong)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.report.kernel_table", description=__doc__)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--write", action="store_true", help="write the table into README.md")
-    parser.add_argument("--missed", action="store_true", help="print only the cells that do not pass")
-    options = parser.parse_args(argv)
-    results = Results(options.results)
+def main(
+    folder: Annotated[Path, typer.Argument(metavar="RESULTS", help="The folder of a run.")],
+    write: Annotated[bool, typer.Option("--write", help="Write the table into README.md.")] = False,
+    only_missed: Annotated[bool, typer.Option("--missed", help="Print only the cells that do not pass.")] = False,
+) -> int:
+    results = Results(folder)
     if not results.parts:
-        parser.error(f"{options.results} has no part of a run")
+        raise OptionError(f"{folder} has no part of a run; give the folder that one wrote")
     short = (line(j, results) for j in judged(results, kernels_hash()) if j.verdict is not Verdict.PASS)
-    print("\n".join(speed(short)) if options.missed else text(results))
+    print("\n".join(speed(short)) if only_missed else text(results))
     wrong = list(faults(results, kernels_hash()))
-    if options.write:
-        README.write_text(MADE.put(README.read_text(), text(results)))
+    if write:
+        MADE.write(README, text(results))
     print("\n".join(wrong) or "\nall parts are complete", file=sys.stderr)
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

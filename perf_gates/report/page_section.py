@@ -1,6 +1,7 @@
 """The generated part of a page: the text between `<!-- NAME -->` and `<!-- end of NAME -->`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -32,3 +33,7 @@ class PageSection:
         """The page with the text between its markers. Raises: ValueError, as `split`."""
         before, _, behind = self.split(page)
         return f"{before}{self.begin}\n\n{text}\n\n{self.end}{behind}"
+
+    def write(self, file: Path, text: str) -> None:
+        """Puts the text into a page. Raises: ValueError, as `split`."""
+        file.write_text(self.put(file.read_text(), text))

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ..files import head
 from ..verdicts.gates import Gates
 from ..verdicts.verdict import Judged, Verdict
 from .page_section import PageSection
@@ -24,8 +25,7 @@ def summary(judged: Sequence[Judged]) -> Iterator[str]:
     counts = ", ".join(f"{total[v]} {v.value}" for v in Verdict)
     yield f"{len(judged)} cells of the papers' tables: {counts}."
     yield ""
-    yield f"| table | what it is | {' | '.join(v.value for v in Verdict)} |"
-    yield "|---|---|" + "---|" * len(Verdict)
+    yield from head(f"table | what it is | {' | '.join(v.value for v in Verdict)}")
     for table in dict.fromkeys(j.table for j in judged):
         own = Counter(j.verdict for j in judged if j.table is table)
         yield f"| {table.source} | {table.kind} | {' | '.join(str(own[v]) for v in Verdict)} |"
@@ -56,8 +56,7 @@ def speed_ups(judged: Sequence[Judged]) -> Iterator[str]:
     """tau over the cost, for tau of 1 to the window's tokens."""
     windows = [int(WINDOW.findall(j.cell.over[0].operation)[0]) for j in judged]
     taus = range(1, max(windows) + 1)
-    yield f"| speed-up at tau of | {' | '.join(map(str, taus))} |"
-    yield "|---" * (1 + len(taus)) + "|"
+    yield from head(f"speed-up at tau of | {' | '.join(map(str, taus))}")
     for j, window in zip(judged, windows, strict=True):
         gains = (f"{tau / j.value:.2f}" if j.value and tau <= window else "" for tau in taus)
         yield f"| {j.cell.at} | {' | '.join(gains)} |"

@@ -6,13 +6,17 @@ A cell is a piece of work at a shape and a batch. Ours leads where it is faster 
 was not measured, that is not known. Exits with 1 unless all sides were measured.
 """
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from conformance.main import run_command
+
+from .. import files
+from ..files import head
 from ..gpu.today.pinned import pinned
 from ..gpu.today.works import OURS, WORKS, Work
 from ..static.shapes import BATCHES
@@ -31,8 +35,7 @@ Found = dict[tuple[str, str, int, str], Row]
 
 def read(folder: Path) -> dict[str, Any]:
     """The part as it was written; nothing if there is none."""
-    file = folder / f"{TODAY}.json"
-    return json.loads(file.read_text()) if file.exists() else {}
+    return files.read(folder / f"{TODAY}.json")
 
 
 def measured(part: dict[str, Any]) -> Found:
@@ -64,8 +67,7 @@ def headline(found: Found) -> str:
 
 def table(found: Found) -> Iterator[str]:
     """A line for each side: microseconds by batch, the fastest of a cell in bold, and the largest errors over the batches."""
-    yield f"| work | shape | side | {' | '.join(map(str, BATCHES))} | of its bound | outputs | states | contract |"
-    yield f"|{'---|' * (7 + len(BATCHES))}"
+    yield from head(f"work | shape | side | {' | '.join(map(str, BATCHES))} | of its bound | outputs | states | contract")
     for work, model in lines():
         for side in work.sides:
             rows = [found.get((work.name, model, batch, side)) for batch in BATCHES]
@@ -98,8 +100,7 @@ def errors(rows: list[Row | None]) -> tuple[str, str, str, str]:
 def peers(part: dict[str, Any]) -> Iterator[str]:
     """The projects with their versions and dates, and what is not among the sides."""
     given: dict[str, str] = part.get("machine", {}).get("peers", {})
-    yield "| peer | version | built | not timed, because | its authors' figure |"
-    yield "|---|---|---|---|---|"
+    yield from head("peer | version | built | not timed, because | its authors' figure")
     for wheel in pinned()["wheel"]:
         if "project" in wheel:
             version = given.get(wheel["project"], "unmeasured")
@@ -130,19 +131,18 @@ def text(folder: Path) -> str:
     return "\n\n".join(parts)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.report.peers_today", description=__doc__)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--write", action="store_true", help="write the table into README.md")
-    options = parser.parse_args(argv)
-    part = read(options.results)
-    print(text(options.results))
-    if options.write:
-        README.write_text(MADE.put(README.read_text(), text(options.results)))
+def main(
+    results: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    write: Annotated[bool, typer.Option("--write", help="Write the table into README.md.")] = False,
+) -> int:
+    part = read(results)
+    print(text(results))
+    if write:
+        MADE.write(README, text(results))
     wrong = list(faults(part, measured(part)))
     print(f"{len(wrong)} sides are not measured whole" if wrong else "all sides are measured", file=sys.stderr)
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

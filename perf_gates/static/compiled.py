@@ -15,7 +15,6 @@ until `--write` updates the budgets. They are valid for the version of Triton th
 digest it has (`digest.launches`): `--stale` names those that changed, and `--write` compiles only these.
 """
 
-import argparse
 import re
 import sys
 import tempfile
@@ -29,9 +28,14 @@ from functools import cache
 from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Annotated
 
 import triton
+import typer
 from triton import knobs
+
+from conformance.main import run_command
+from ssmspec_ref.errors import OptionError
 
 from ..digest import trees
 from ..digest.launches import Codes, Tensors, described, disassembled, ir
@@ -288,47 +292,50 @@ def head(width: int) -> str:
     return "  ".join([" " * width, *Cost.__dataclass_fields__])
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(
+    write: Annotated[bool, typer.Option("--write", help="Compile what changed, and write its budgets again.")] = False,
+    only_stale: Annotated[
+        bool, typer.Option("--stale", help="Compile nothing: name the budgets of launches that changed.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the fixed part that the tests compile.")] = False,
+    only: Annotated[str, typer.Option(help="Only entries with this in their names.")] = "",
+    sm: Annotated[list[int] | None, typer.Option(metavar="N ..", help="The architectures.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes at once.")] = 2,
+) -> int:
     """Print the table and what is wrong; 1 if anything is."""
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.static.compiled", description=__doc__.splitlines()[0])
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--write", action="store_true", help="compile what changed, and write its budgets again")
-    how.add_argument("--stale", action="store_true", help="compile nothing: name the budgets of launches that changed")
-    parser.add_argument("--quick", action="store_true", help="only the fixed part that the tests compile")
-    parser.add_argument("--only", default="", help="only entries with this in their names")
-    parser.add_argument("--sm", type=int, nargs="+", default=ARCHITECTURES, help="the architectures")
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args(argv)
+    if write and only_stale:
+        raise OptionError("--write and --stale exclude each other; give one of them")
+    architectures = sm or ARCHITECTURES
     held, budget = budgets()
-    chosen = [e for e in everything() if options.only in e.name]
-    work = [(e.name, c) for e in chosen for c in (e.quick if options.quick else e.on) if c in options.sm]
+    chosen = [e for e in everything() if only in e.name]
+    work = [(e.name, c) for e in chosen for c in (e.quick if quick else e.on) if c in architectures]
     if not work:
-        parser.error(f"no entry has {options.only!r} in its name")
+        raise OptionError(f"no entry has {only!r} in its name")
     rows_now = {name: (launch, capability) for name, launch, capability in launched()}
-    if options.stale or options.write:
+    if only_stale or write:
         own = {f"{name} sm_{capability}" for name, capability in work}
         now = {name: told(*row) for name, row in rows_now.items() if entry_name(name) in own}
-    if options.stale:
+    if only_stale:
         wrong = [*stale(held, now), *(f"{name}: no budget; run `{REWRITE}`" for name in now if name not in budget)]
         print("\n".join(wrong) or f"{len(now)} budgets are of the current launches")
         return 1 if wrong else 0
-    if options.write and held.triton == triton.__version__:
+    if write and held.triton == triton.__version__:
         changed = {entry_name(name) for name, launch in now.items() if held.launches.get(name) != launch}
         work = [(name, capability) for name, capability in work if f"{name} sm_{capability}" in changed]
-    elif options.write and (options.only or options.quick):
-        parser.error(f"{stale(held, {})[0]}, over everything")
+    elif write and (only or quick):
+        raise OptionError(f"{stale(held, {})[0]}, over everything")
     width = max(map(len, rows_now))
     print(head(width))
     found = []
-    for row in measured(work, options.jobs) if work else ():
+    for row in measured(work, jobs) if work else ():
         found.append(row)
         print(line(row, width), flush=True)
     costs, made = {row.name: row.cost for row in found}, Made(triton.__version__, {row.name: row.launch for row in found})
-    if options.write:
+    if write:
         known = (budget if held.triton == triton.__version__ else {}) | costs
         launches = held.launches | made.launches
         kept = {name: known[name] for name in rows_now if name in known}
-        whole = not (options.only or options.quick) and {*options.sm} == {*ARCHITECTURES}
+        whole = not (only or quick) and {*architectures} == {*ARCHITECTURES}
         BUDGETS.write_text(budgets_text(Made(triton.__version__, launches, text() if whole else held.code), kept))
         held, budget = budgets()
     wrong = [f"{row.name}: {fault}" for row in found for fault in row.faults] + compare(costs, made, held, budget)
@@ -342,4 +349,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from conformance.main import run_command
 from ssmspec_ref.mamba3 import width
 
 from ..verdicts.gates import Counted, Gates, load
@@ -177,5 +178,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if os.environ.get("TRITON_INTERPRET") != "1":
-        os.execve(sys.executable, [sys.executable, "-m", "perf_gates.static.counted"], os.environ | {"TRITON_INTERPRET": "1"})
-    sys.exit(main())
+        command = [sys.executable, "-m", "perf_gates.static.counted", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | {"TRITON_INTERPRET": "1"})
+    sys.exit(run_command(main))

@@ -7,10 +7,14 @@ Registers of a warp are allocated in steps of 256, shared memory with 1 KiB of t
 `occupancy.toml`; a figure that changes in either direction fails until `--write` updates them.
 """
 
-import argparse
 import sys
 import tomllib
 from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from conformance.main import run_command
 
 from .compiled import Cost, budgets, launched
 
@@ -52,11 +56,9 @@ def compare(now: dict[str, int], was: dict[str, int]) -> list[str]:
     return [f"{line}; if this is intended, run `{REWRITE}`" for line in (*moved, *came, *gone)]
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.static.occupancy", description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="write the limits again")
+def main(write: Annotated[bool, typer.Option("--write", help="Write the limits again.")] = False) -> int:
     now = found()
-    if parser.parse_args(argv).write:
+    if write:
         rows = "".join(f'"{name}" = {warps}\n' for name, warps in now.items())
         FLOORS.write_text(f"# Warps of {WARPS} that an SM holds of each kernel. Written by `{REWRITE}`.\n[warps]\n{rows}")
     wrong = compare(now, floors())
@@ -67,4 +69,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -23,7 +23,6 @@ A tensor is identified by its shape, strides, type, and its place among those of
 For a change that should not alter the machine code; launches with other code are listed with the changed instructions.
 """
 
-import argparse
 import functools
 import json
 import os
@@ -40,9 +39,13 @@ from inspect import isfunction, signature
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import triton
+import typer
+
+from conformance.main import run_command
+from ssmspec_ref.errors import OptionError
 
 from ..digest.launches import OF_THE_LAUNCH, Tensors, described, disassembled, plain, unnamed
 from ..digest.texts import digest, kernels_text
@@ -305,47 +308,52 @@ def entry_of(name: str, names: list[str]) -> str:
     return next(n for n in names if n.rpartition("#")[0] == case and place in n.rpartition("#")[2].split("+"))
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(
+    revision: Annotated[str, typer.Argument(help="The revision to compare with.")] = "HEAD",
+    only: Annotated[str, typer.Option(help="Only entries with one of these in their names, separated by commas.")] = "",
+    sm: Annotated[int, typer.Option(help="The architecture.")] = H200,
+    jobs: Annotated[int, typer.Option(help="Processes at once.")] = 2,
+    of: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    form: Annotated[str, typer.Option(hidden=True)] = "code",
+    without_sample: Annotated[
+        bool, typer.Option("--without-sample", help="Compile only what differs, where another run has it.")
+    ] = False,
+    machine_code: Annotated[
+        bool, typer.Option("--machine-code", help="Compile every launch, also those with equal Triton IR.")
+    ] = False,
+    renamed: Annotated[list[str] | None, typer.Option(metavar="NEW=OLD ..", help="Names of the revision.")] = None,
+    without_timed: Annotated[bool, typer.Option("--without-timed", help="The catalogue only.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option(help="A folder for what is compiled, so that an interrupted run continues.")
+    ] = None,
+) -> int:
     """Print what differs; 1 if anything does."""
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.static.same_code", description=__doc__.splitlines()[0])
-    parser.add_argument("revision", nargs="?", default="HEAD", help="the revision to compare with")
-    parser.add_argument("--only", default="", help="only entries with one of these in their names, separated by commas")
-    parser.add_argument("--sm", type=int, default=90, help="the architecture")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--of", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--form", choices=FORMS, default="code", help=argparse.SUPPRESS)
-    parser.add_argument("--without-sample", action="store_true", help="compile only what differs, where another run has it")
-    parser.add_argument("--machine-code", action="store_true", help="compile every launch, also those with equal Triton IR")
-    parser.add_argument("--renamed", nargs="*", default=[], metavar="NEW=OLD", help="names of the revision")
-    parser.add_argument("--without-timed", action="store_true", help="the catalogue only")
-    parser.add_argument("--keep", type=Path, help="a folder for what is compiled, so that an interrupted run continues")
-    options = parser.parse_args(argv)
-    if options.of is not None:
-        _print_codes(options.of, options.sm, options.jobs, options.form)
+    if of is not None:
+        _print_codes(of, sm, jobs, form)
         return 0
-    renamed = dict(pair.split("=", 1) for pair in options.renamed)
-    names = [e.name for e in catalogue.entries() if options.sm in e.on]
-    names += timed_names() if options.sm == H200 and not options.without_timed else []
-    names = [name for name in names if any(part in name for part in options.only.split(","))]
+    others = dict(pair.split("=", 1) for pair in renamed or ())
+    names = [e.name for e in catalogue.entries() if sm in e.on]
+    names += timed_names() if sm == H200 and not without_timed else []
+    names = [name for name in names if any(part in name for part in only.split(","))]
     if not names:
-        parser.error(f"no entry has {options.only!r} in its name")
+        raise OptionError(f"no entry has {only!r} in its name")
     with tempfile.TemporaryDirectory() as folder:
-        kernels = unpacked(options.revision, Path(folder))
-        sides = (kernels, renamed), (KERNELS, dict[str, str]())
-        how = options.sm, options.jobs
-        before, after = (in_parts(options.keep, side, names, *how, told, "ir") for side, told in sides)
+        kernels = unpacked(revision, Path(folder))
+        sides = (kernels, others), (KERNELS, dict[str, str]())
+        how = sm, jobs
+        before, after = (in_parts(keep, side, names, *how, told, "ir") for side, told in sides)
         proven = before.keys() | after.keys()
-        few = unproven(before, after) | (set() if options.without_sample else sampled(before, after))
-        few = few or (set() if options.without_sample else {min(proven)})
-        machine = proven if options.machine_code else few
+        few = unproven(before, after) | (set() if without_sample else sampled(before, after))
+        few = few or (set() if without_sample else {min(proven)})
+        machine = proven if machine_code else few
         entries = sorted({entry_of(name, names) for name in machine})
-        was, now = (in_parts(options.keep, side, entries, *how, told) for side, told in sides)
+        was, now = (in_parts(keep, side, entries, *how, told) for side, told in sides)
     was, now = ({name: code for name, code in side.items() if name in machine} for side in (was, now))
     found = list(differences(was, now))
     summary = f"{len(proven)} compared, {len(machine)} of them as machine code, {len(found)} differ"
-    print("\n".join([*found, f"triton {triton.__version__}, sm_{options.sm}: {summary}"]))
+    print("\n".join([*found, f"triton {triton.__version__}, sm_{sm}: {summary}"]))
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -15,6 +15,7 @@ from math import erfc, log, sqrt
 from pathlib import Path
 from typing import Any
 
+from ..files import head
 from ..machine import kernels_hash
 from ..ratchet.bars import LEAST_NOISE, Bar, allowed
 from .gates import Limits, load
@@ -205,7 +206,6 @@ def lost(before: Run, after: Run) -> list[str]:
 def table(changes: Sequence[Change], level: float) -> Iterator[str]:
     """The significant changes, and the number of others."""
     told = [change for change in changes if change.p < level and change.beyond]
-    yield "| measurement | before, us | after, us | ratio | p |"
-    yield "|---|---|---|---|---|"
+    yield from head("measurement | before, us | after, us | ratio | p")
     yield from (f"| {c.name} | {c.before:.2f} | {c.after:.2f} | {c.ratio:.3f} | {c.p:.1g} |" for c in told)
     yield f"\n{len(changes) - len(told)} of {len(changes)} measurements did not change at the level {level}."

@@ -1,11 +1,11 @@
 """The parts of a run on a GPU as they were written, and figures read from them."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import files
 from ..digest import record
 from ..digest.texts import text
 
@@ -65,8 +65,8 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        files = {part: folder / f"{part}.json" for part in (*PARTS, *FURTHER, *OPTIONAL)}
-        self.parts: dict[str, dict[str, Any]] = {p: json.loads(f.read_text()) for p, f in files.items() if f.exists()}
+        every = {part: files.read(folder / f"{part}.json") for part in (*PARTS, *FURTHER, *OPTIONAL)}
+        self.parts = {part: held for part, held in every.items() if held}
         self.timings = {
             At(part, t["model"], t["operation"], t["batch"]): t
             for part, found in self.parts.items()

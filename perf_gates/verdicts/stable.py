@@ -4,13 +4,16 @@ A row is a pair: the smallest and the largest ratio of all runs, their verdicts 
 the verdicts with a planted delay, by the ratio of the same run, which must all be FAIL.
 """
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from conformance.main import run_command
+
+from ..files import head, read, write
 from ..gpu.paired_timing import Pair, TimeGate
 from ..report.page_section import PageSection
 from .gates import Core, Limits, load
@@ -24,7 +27,7 @@ def gathered(files: Sequence[Path]) -> dict[str, Any]:
     pairs: dict[str, list[dict[str, Any]]] = {}
     machine: dict[str, Any] = {}
     for file in files:
-        for benchmark in json.loads(file.read_text())["benchmarks"]:
+        for benchmark in read(file)["benchmarks"]:
             told = benchmark["extra_info"]
             if "ratio" not in told:
                 continue  # the other side of a pair
@@ -68,8 +71,7 @@ def faults(held: dict[str, Any], least: int = 10) -> Iterator[str]:
 def table(held: dict[str, Any]) -> Iterator[str]:
     yield f"{held['runs']} runs of the core set, one after the other, on one {held['machine']['gpu']}:"
     yield ""
-    yield "| pair | best | ratios | largest error | verdicts | with 8 % more | verdicts |"
-    yield "|---|---|---|---|---|---|---|"
+    yield from head("pair | best | ratios | largest error | verdicts | with 8 % more | verdicts")
     for name, runs in held["pairs"].items():
         ratios, delayed = ([run[key] for run in runs] for key in ("ratio", "delayed"))
         said, caught = (", ".join(sorted({run[key] for run in runs})) for key in ("verdict", "delayed_verdict"))
@@ -78,20 +80,19 @@ def table(held: dict[str, Any]) -> Iterator[str]:
         yield f"| {name} | {runs[0]['best'] or 'none'} | {spans[0]} | {error:.2%} | {said} | {spans[1]} | {caught} |"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.verdicts.stable", description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of the results")
-    parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
-    a = parser.parse_args(argv)
+def main(
+    files: Annotated[list[Path], typer.Argument(exists=True, help="What pytest-benchmark wrote, a file for each run.")],
+    out: Annotated[Path, typer.Option(help="The folder of the results.")],
+    page: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/performance.md"),
+) -> int:
     gates = load()
-    held = with_current_best(gathered(a.files), gates.limits, gates.core)
-    (a.out / FILE).write_text(json.dumps(held, indent=1) + "\n")
-    a.page.write_text(MADE.put(a.page.read_text(), "\n".join(table(held))))
+    held = with_current_best(gathered(files), gates.limits, gates.core)
+    write(out / FILE, held)
+    MADE.write(page, "\n".join(table(held)))
     found = list(faults(held))
     print("\n".join(found) or f"{held['runs']} runs agree")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

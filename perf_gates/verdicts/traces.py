@@ -23,6 +23,7 @@ import numpy as np
 
 from ssmspec_ref.draft.ngram import png
 
+from ..files import head
 from .measured import At, Missing, Results
 
 PROMPT, MOST = 64, 1024
@@ -117,8 +118,7 @@ def accepted(row: Sequence[int], following: Sequence[int]) -> int:
 
 def table(replayed: Sequence[Replayed], results: Results, tokens: int, drafts: int) -> Iterator[str]:
     """A line for each output, one for all (3), and the speed-ups (4)."""
-    yield "| output | tokens | steps | tau |"
-    yield "|---|---|---|---|"
+    yield from head("output | tokens | steps | tau")
     total = Replayed("all", sum(r.tokens for r in replayed), sum(r.steps for r in replayed))
     for one in (*replayed, total):
         yield f"| {one.name} | {one.tokens} | {one.steps} | {one.tau:.2f} |"

@@ -8,7 +8,11 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+from conformance.main import run_command
 
 from ..campaigns.campaign import read
 from .session import Session, replay
@@ -42,12 +46,11 @@ def write(words: dict[str, Any], device: str = "cpu", folder: Path = FOLDER) -> 
     return path
 
 
-def main(folders: list[str]) -> int:
+def main(folders: Annotated[list[Path], typer.Argument(help="Folders of campaigns.")]) -> None:
     for folder in folders:
-        worst = read([Path(folder)])["worst"]
+        worst = read([folder])["worst"]
         print(f"{folder}: nothing was tested" if worst is None else write(worst["session"]))
-    return 0 if folders else 2
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_command(main))

@@ -7,21 +7,22 @@ they name, may be cancelled between steps, and share the slots. On a GPU steps c
 no log-probabilities, which would be read after the next step has overwritten them.
 """
 
-import argparse
 import json
 import os
 import sys
 import traceback
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
 from ssmspec_ref.errors import SpecError, Unsupported
 
 from ..accept import Acceptance
 from ..accept.naive import Naive
+from ..cli.refusal import run_command
 from ..engine.emitted_windows import EmittedWindow
 from ..engine.graphs import CUDARecorder, Recorder
 from ..engine.requests import Settings
@@ -174,14 +175,13 @@ def settings(asked: dict[str, Any]) -> Settings:
     return Settings(asked["most"], tuple(asked.get("stop", ())), (), sampling, seed, **own)
 
 
-def main(adapter: EngineAdapter | None = None) -> None:
+def main(
+    method: Annotated[str | None, typer.Option(help="How drafts are verified and rejected ones undone.")] = None,
+    mode: Annotated[str, typer.Option(help="bitwise or fast.")] = "bitwise",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+) -> None:
     """Answers requests until "stop". What the engine prints goes to standard error."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--method")
-    parser.add_argument("--mode", default="bitwise")
-    parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    adapter = EngineAdapter(given.method, given.mode, given.device) if adapter is None else adapter
+    adapter = EngineAdapter(method, mode, device)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -204,4 +204,4 @@ def main(adapter: EngineAdapter | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main))

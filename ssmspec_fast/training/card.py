@@ -1,8 +1,9 @@
 """The model card: `python -m ssmspec_fast.training.card FOLDER` writes FOLDER/README.md from what was trained there."""
 
-import argparse
+import sys
 from pathlib import Path
 
+from ..cli.refusal import run_command
 from . import curves, log, prompts
 from .corpus import HELD_OUT
 from .loop import stage_name
@@ -92,7 +93,9 @@ def training_loss(run: log.Run) -> float:
     return float(sum(last) / len(last))
 
 
+def main(folder: Path) -> None:
+    print(write(folder))
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    print(write(parser.parse_args().folder))
+    sys.exit(run_command(main))

@@ -1,8 +1,9 @@
 """The loss curves as a picture: `python -m ssmspec_fast.training.curves FOLDER` draws FOLDER/loss.svg from the log there."""
 
-import argparse
+import sys
 from pathlib import Path
 
+from ..cli.refusal import run_command
 from . import log
 
 FILE = "loss.svg"
@@ -32,7 +33,9 @@ def draw(folder: Path) -> Path:
     return folder / FILE
 
 
+def main(folder: Path) -> None:
+    print(draw(folder))
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    print(draw(parser.parse_args().folder))
+    sys.exit(run_command(main))

@@ -5,14 +5,15 @@ take turns, each giving its place with the least SHA-256 first (1), so that neit
 the same files give the same prompts.
 """
 
-import argparse
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..cli.refusal import run_command
 from . import corpus
 
 COUNT = 200
@@ -68,7 +69,9 @@ def read(file: Path) -> list[Prompt]:
     return [Prompt(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+def main(folder: Path) -> None:
+    print(write(folder, corpus.read().held_out))
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    print(write(parser.parse_args().folder, corpus.read().held_out))
+    sys.exit(run_command(main))

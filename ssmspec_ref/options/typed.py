@@ -30,3 +30,17 @@ class Typed:
         value = self.values[option]
         several = value if isinstance(value, list | tuple) else (value,)
         return option if isinstance(value, bool) else " ".join([option, *(str(getattr(v, "value", v)) for v in several)])
+
+
+def repeated(words: Iterable[str], command: Any) -> list[str]:
+    """The words with an option repeated before each of its values, `--part a b` as `--part a --part b`, if the help of
+    typer's `command` shows its value with two dots, as in `PART ..`."""
+    several = {name for one in command.params if (one.metavar or "").endswith("..") for name in one.opts}
+    found, option = list[str](), ""
+    for word in words:
+        if word.startswith("-"):
+            option = word if word in several else ""
+        elif option and found[-1] != option:
+            found.append(option)
+        found.append(word)
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.main import run_command
 from conformance.suite.graph.tape import TapeRecorder
 from perf_gates.gpu import memory
 from perf_gates.gpu.memory import CASES, LEAST, Bench, Case, Taken
@@ -103,10 +104,10 @@ def test_the_command_ends_with_the_verdict(
     def run(bench: Bench, cases: dict[str, Case], seconds: float) -> list[Taken]:
         return [Taken(name, False, Meter.stated, *Meter(1, share, 1).grown()[:2], text="as stated") for name in cases]
 
-    monkeypatch.setattr(memory, "need_gpu", lambda parser: None)
+    monkeypatch.setattr(memory, "need_gpu", lambda: None)
     monkeypatch.setattr(memory, "fingerprint", lambda: {"gpu": "none"})
     monkeypatch.setattr(Bench, "run", run)
-    assert memory.main(["--out", str(tmp_path / "memory.json")]) == code
+    assert run_command(memory.main, ["--out", str(tmp_path / "memory.json")]) == code
     held = json.loads((tmp_path / "memory.json").read_text())
     assert [row["ratio"] for row in held["cases"]] == [pytest.approx(1 / share)] * len(CASES)
     assert capsys.readouterr().out.count("NOT WITHIN") == (len(CASES) if code else 0)

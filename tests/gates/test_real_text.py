@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from conformance.main import run_command
 from perf_gates.real_text import __main__ as command
 from perf_gates.real_text import ahead, corpus, judge, parts, report, runs, texts, training, ways
 from perf_gates.real_text.forced import Forced, table
@@ -218,8 +219,7 @@ def test_the_command_refuses_what_it_cannot_measure(tmp_path: Path, capsys: pyte
         (["--part", "a", "--outputs", str(tmp_path / "no")], "is not a folder"),
         (["--minutes", "0"], "must be more than 0"),
     ):
-        with pytest.raises(SystemExit):
-            command.main([*given, "--out", str(tmp_path / "out")])
+        assert run_command(command.main, [*given, "--out", str(tmp_path / "out")]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -229,7 +229,7 @@ def test_a_part_runs_and_its_table_is_read_again(tmp_path: Path, monkeypatch: py
     short = parts.part_c
     monkeypatch.setattr(parts, "part_c", lambda minutes, held: short(minutes, held, prompts=2, length=12))
     monkeypatch.setattr(ways, "freed", lambda: None)
-    assert command.main(["--part", "c", "--minutes", "0.2", "--out", str(tmp_path)]) == 0
+    assert run_command(command.main, ["--part", "c", "--minutes", "0.2", "--out", str(tmp_path)]) == 0
     found = report.read(tmp_path)["c"]
     assert found["rows"][0].way == "plain"
     assert "edited code" in report.text({"c": found})

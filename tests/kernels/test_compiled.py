@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import triton
 
+from conformance.main import run_command
 from perf_gates.digest.texts import text
 from perf_gates.static import capture, catalogue, compiled, ptx
 from perf_gates.static.capture import launches_of
@@ -89,7 +90,7 @@ def test_only_budgets_of_everything_are_of_the_whole_code(tmp_path: Path, monkey
     monkeypatch.setattr(compiled, "everything", lambda: iter([next(e for e in catalogue.entries() if e.kernel == "norm")]))
     for part, code in ((["--only", "norm"], "older"), (["--quick"], "older"), (["--sm", "90"], "older"), ([], text())):
         compiled.BUDGETS.write_text(compiled.budgets_text(held, {}))
-        compiled.main(["--write", *part])
+        run_command(compiled.main, ["--write", *part])
         assert compiled.budgets()[0].code == code
 
 
@@ -104,10 +105,11 @@ def test_budgets_of_another_triton_are_not_written_in_part(tmp_path: Path) -> No
     code = """if True:
         import sys
         from pathlib import Path
+        from conformance.main import run_command
         from perf_gates.static import compiled
         compiled.BUDGETS = Path(sys.argv[1])
         compiled.everything = lambda: iter([next(e for e in compiled.catalogue.entries() if e.name.startswith("norm "))])
-        compiled.main(["--write", *sys.argv[2:]])
+        sys.exit(run_command(compiled.main, ["--write", *sys.argv[2:]]))
     """
     file = tmp_path / "budgets.toml"
     file.write_text(compiled.budgets_text(replace(MADE, triton="0.1", launches={"a b": "c"}), {"a b": COST}))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.main import run_command
 from perf_gates import lossless, machine
 from perf_gates.digest import record
 from perf_gates.gpu import __main__ as gpu
@@ -175,7 +176,7 @@ def change(folder: Path, part: str, edit: Callable[[dict[str, Any]], None]) -> N
 
 
 def test_the_report_names_every_row_and_whole_results_have_no_fault(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert kernel_table.main([str(folder)]) == 0
+    assert run_command(kernel_table.main, [str(folder)]) == 0
     printed = capsys.readouterr().out
     assert {cell.row for cell in targets.cells()} == ROWS
     assert {cell.row for cell in targets.apart()} == APART
@@ -187,7 +188,7 @@ def test_the_report_names_every_row_and_whole_results_have_no_fault(folder: Path
 
 def test_missing_cell_is_a_fault_and_a_dash(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(folder, "steps", lambda found: found["timings"].pop(0))
-    assert kernel_table.main([str(folder)]) == 1
+    assert run_command(kernel_table.main, [str(folder)]) == 1
     printed = capsys.readouterr()
     assert "steps: no " in printed.err
     assert "| - |" in printed.out
@@ -331,15 +332,15 @@ def test_runner_goes_on_behind_a_part_that_fails_and_skips_what_is_complete(
         return False
 
     monkeypatch.setattr(gpu, "stage", stage)
-    monkeypatch.setattr(gpu, "need_gpu", lambda parser: None)
-    assert gpu.main(["--out", str(folder)]) == 0
+    monkeypatch.setattr(gpu, "need_gpu", lambda: None)
+    assert run_command(gpu.main, ["--out", str(folder)]) == 0
     assert ran == []
     (folder / "linear.json").unlink()
     (folder / "model_shapes.json").unlink()
-    assert gpu.main(["--out", str(folder), "--peers", "p"]) == 1
+    assert run_command(gpu.main, ["--out", str(folder), "--peers", "p"]) == 1
     assert [a[a.index("--only") + 1 :] for a in ran[:2]] == [["linear"], ["linear"]]
     assert ran[2][0] == "perf_gates.gpu.model_shapes"
-    assert gpu.main(["--out", str(folder), "--only", "steps", "--again"]) == 1
+    assert run_command(gpu.main, ["--out", str(folder), "--only", "steps", "--again"]) == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here a GPU is seen")
@@ -350,10 +351,7 @@ def test_without_a_gpu_what_measures_is_refused_before_it_removes_or_writes_anyt
     before = {file: file.read_bytes() for file in folder.iterdir()}
     out = folder if command is gpu.main else folder / "linear.json"
     wanted = {gpu.main: ["--only", "steps", "--again"], lossless.main: ["--device", "cuda"]}.get(command, [])
-    monkeypatch.setattr(sys, "argv", ["measure", "--out", str(out), *wanted])
-    with pytest.raises(SystemExit) as ended:
-        command()
-    assert ended.value.code == 2
+    assert run_command(command, ["--out", str(out), *wanted]) == 2
     assert "torch sees no GPU" in capsys.readouterr().err
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 

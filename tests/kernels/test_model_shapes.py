@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from conformance.main import run_command
 from perf_gates.gpu import model_shapes
 from perf_gates.gpu.judge import call, layer, projections, recurrences, rings, ssd_gated, tokens
 from perf_gates.gpu.judge.call import Check, Plan
@@ -205,11 +206,9 @@ def test_what_fails_counts_in_the_table_and_in_the_exit_code(
     found = [Verdict("norm", "m", "T=1", 1, True, 0.5), Verdict("norm", "m", "T=2", 1, False, None, "no")]
     found.append(Verdict("rotary", "m", "T=1", 1, True, None))
     monkeypatch.setattr(model_shapes, "verdicts", lambda *_: iter(found))
-    monkeypatch.setattr(model_shapes, "need_gpu", lambda _: None)
+    monkeypatch.setattr(model_shapes, "need_gpu", lambda: None)
     monkeypatch.setattr(model_shapes, "fingerprint", dict)
-    monkeypatch.setattr("sys.argv", ["model_shapes", "--out", str(tmp_path / "x.json")])
-    with pytest.raises(SystemExit, match="1"):
-        model_shapes.main()
+    assert run_command(model_shapes.main, ["--out", str(tmp_path / "x.json")]) == 1
     assert "T=2" in (tmp_path / "x.json").read_text()
     said = capsys.readouterr().out
     assert "| norm | m | 2 | 0.50 | 1 |" in said

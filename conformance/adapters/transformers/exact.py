@@ -7,22 +7,24 @@ max |actual - reference| / max |reference|, the largest of output, window and st
 1e-12; a case on the list of known failures must be far above that, or it is not a failure. Exits with 1 otherwise.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from conformance.cases import Case
+from conformance.main import run_command
 from conformance.run.known import Entry, read_known
 from conformance.suite.layers import SPECIFICATIONS
 from conformance.suite.specification import Specification
 from ssmspec_ref.contract import FLOAT64, Capability
 from ssmspec_ref.layers import layer
 from ssmspec_ref.layers.mixer import new_state
+from ssmspec_ref.options.words import one_of
 from ssmspec_ref.shapes import Array
 
 from . import guard, others
@@ -104,10 +106,8 @@ def rows(tier: str) -> Iterator[Row]:
         yield Row(name, "prefill, continue", len(errors), max(errors), 0, math.inf)
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="transformers in float64 throughout, against the reference")
-    parser.add_argument("--tier", default="smoke", choices=("smoke", "standard"))
-    tier = parser.parse_args(arguments).tier
+def main(tier: Annotated[str, typer.Option(help="smoke or standard.")] = "smoke") -> int:
+    one_of("--tier", tier, ("smoke", "standard"))
     guard.reroute()
     held = True
     for line in rows(tier):
@@ -117,4 +117,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_command(main))

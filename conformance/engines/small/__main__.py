@@ -1,22 +1,27 @@
 """Write small random checkpoints: `python -m conformance.engines.small FOLDER [--family mamba2]`."""
 
-import argparse
+import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from ssmspec_ref.options.words import one_of
+
+from ...main import run_command
 from .configs import CONFIGS
 from .folders import pair
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--family", choices=CONFIGS, action="append")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    for family in given.family or CONFIGS:
-        for path in pair(family, given.folder, given.seed):
+def main(
+    folder: Annotated[Path, typer.Argument(help="The folder to write into.")],
+    family: Annotated[list[str] | None, typer.Option(help="Only this family. Repeat for several.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the weights.")] = 0,
+) -> None:
+    for name in [one_of("--family", name, CONFIGS) for name in family or CONFIGS]:
+        for path in pair(name, folder, seed):
             print(path)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main))

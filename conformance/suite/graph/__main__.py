@@ -5,6 +5,7 @@
 Exits with 1 if a case fails or stays unknown, with 2 if nothing was tested.
 """
 
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -19,6 +20,7 @@ from rich.table import Table
 from ssmspec_ref.contract import Verdict
 
 from ...errors import ConformanceError
+from ...main import run_command
 from .alone import Row, shard
 
 EVERY = "*"
@@ -66,4 +68,4 @@ def table(found: list[Row]) -> Table:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(main))

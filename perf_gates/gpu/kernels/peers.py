@@ -33,7 +33,7 @@ from perf_gates.gpu.clock import copies_for, graph_us, is_compiling
 from perf_gates.gpu.output_guard import Outputs, numbered, own_outputs
 from perf_gates.static.shapes import BATCHES, DELTA, SSD
 
-from .steps import SCANS, Timing, bf16, kernel
+from .steps import SCANS, Timing, bf16, delta_inputs, kernel, ssd_inputs
 
 NAMES = {
     "vllm": "vllm.model_executor.layers.mamba.ops.mamba_ssm",
@@ -138,8 +138,7 @@ def ssd(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     pool = torch.randn(1 + copies * states, h, p, n, device="cuda")
     slots = 1 + torch.arange(copies * states, device="cuda", dtype=torch.int32).view(copies, batch, -1)
     first, places = slots[..., 0].contiguous(), slots[..., 1:].contiguous()
-    x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
-    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    x, dt, B, C, A, D, bias = ssd_inputs(batch, t, h, p, n, g)
     outs, peer_outs = own_outputs(x, numbered(copies)), own_outputs(x, numbered(copies))
     mine, others = [*outs.values()], [*peer_outs.values()]
     ends = torch.arange(0, batch * t + 1, t, device="cuda", dtype=torch.int32)
@@ -230,8 +229,7 @@ def delta(peers: Peers, model: str, batch: int, t: int) -> list[Timing]:
     launcher, bytes_ = kernel("delta_scan"), kernel("delta_scan", "traffic_bytes")(batch, t, g, h, k, v)
     copies = max(2, min(copies_for(bytes_), ROOM // (4 * batch * h * k * v)))
     pool = torch.randn(copies, batch, h, k, v, device="cuda")
-    q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
-    gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
+    q, key, value, gate, beta = delta_inputs(batch, t, g, h, k, v)
     outs = own_outputs(value, numbered(copies))
     mine, peer_outs, peer_states = [*outs.values()], dict[str, Tensor](), dict[int, Tensor]()
 

@@ -38,6 +38,20 @@ def bf16(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda").bfloat16()
 
 
+def ssd_inputs(batch: int, t: int, h: int, p: int, n: int, g: int) -> tuple[torch.Tensor, ...]:
+    """Random x, dt, B, C, A and D, and the bias of dt."""
+    x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
+    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    return x, dt, B, C, A, D, bias
+
+
+def delta_inputs(batch: int, t: int, g: int, h: int, k: int, v: int) -> tuple[torch.Tensor, ...]:
+    """Random queries, keys, values, gates and betas."""
+    q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
+    gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
+    return q, key, value, gate, beta
+
+
 def ladder(nodes: int, batch: int) -> torch.Tensor:
     """The ancestors of a full binary tree of `nodes` nodes, for each row."""
     mask = torch.eye(nodes, dtype=torch.bool)
@@ -98,8 +112,7 @@ def delta(model: str, batch: int, nodes: int) -> list[Timing]:
     pool = torch.randn(batch * copies_for(fewest), h, k, v, device="cuda")
 
     def run(name: str, launcher: Any, t: int, bytes_: int, ancestors: torch.Tensor | None = None, **rest: Any) -> None:
-        q, key, value = bf16(batch, t, g, k), bf16(batch, t, g, k), bf16(batch, t, h, v)
-        gate, beta = -torch.rand(batch, t, h, device="cuda"), torch.rand(batch, t, h, device="cuda")
+        q, key, value, gate, beta = delta_inputs(batch, t, g, h, k, v)
         mask = () if ancestors is None else (ancestors,)
         launch = lambda s, o: launcher(pool, q, key, value, gate, beta, *mask, slots=s, out=o, **rest)  # noqa: E731
         found.append(Timing(model, name, batch, timed(launch, batch, bytes_, value, pool), bytes_))

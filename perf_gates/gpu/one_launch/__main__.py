@@ -12,18 +12,19 @@ run and as medians of event times:
 Every wait is bounded; one that gives up ends the process and says where.
 """
 
-import argparse
 import ctypes
-import json
 import sys
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+import typer
 from torch import Tensor
 
+from conformance.main import run_command
+from perf_gates import files
 from perf_gates.gpu.clock import copy_bytes_per_us, event_us
 from perf_gates.machine import fingerprint, need_gpu
 
@@ -227,21 +228,18 @@ def measured(out: Path) -> int:
             for flight, us in value.items() if isinstance(value, dict) else [("", value)]:
                 label = f"{name.removesuffix('_us')} {flight}"
                 print(f"{label:16} {us:9.1f} us  {us / rows['at_copy_us']:.3f} of the bytes at copy", flush=True)
-    out.write_text(json.dumps({"machine": fingerprint(), "checks": checks, **rows}, indent=1) + "\n")
+    files.write(out, {"machine": fingerprint(), "checks": checks, **rows})
     return 0
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perf_gates.gpu.one_launch", description=str(__doc__).split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args(argv)
-    need_gpu(parser)
+def main(out: Annotated[Path, typer.Option(help="The file of the results.")]) -> int:
+    need_gpu()
     try:
-        return measured(given.out)
+        return measured(out)
     except RuntimeError as error:
         print(said(error, Step.failed), file=sys.stderr)
         return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -11,7 +11,7 @@ from perf_gates.gpu.paired_timing import Side, WrongOutputError
 from perf_gates.static.shapes import CONV
 from ssmspec_ref.draft.static_tree import TREE_A
 
-from ..core import LEAST_SHORT, checked, swept
+from ..core import LEAST_SHORT, rotating, swept
 from ..kernels.steps import bf16, kernel
 
 WIDTH = 4
@@ -38,9 +38,7 @@ def convolution(dims: str, t: int, batch: int, delayed: float) -> Side:
     def launch(slots: Tensor) -> object:
         return kernel(module)(M, given, weight, bias=bias, slots=slots, out=out)
 
-    slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(copies)]
-    launches: list[Callable[[], object]] = [lambda s=s: launch(s) for s in slots]  # type: ignore[misc]
-    return checked(f"convolution of {t}, {dims}, {batch} rows", launches, out, expected, batch, bytes_, delayed)
+    return rotating(f"convolution of {t}, {dims}, {batch} rows", launch, copies, out, expected, batch, bytes_, delayed)
 
 
 def acceptance(dims: str, nodes: int, batch: int, delayed: float) -> Side:

@@ -13,9 +13,9 @@ from perf_gates.gpu.clock import copies_for
 from perf_gates.gpu.paired_timing import Side
 from perf_gates.static.shapes import SSD
 
-from ..core import checked
+from ..core import checked, rotating
 from ..kernels.prefill import _ssd_float64
-from ..kernels.steps import bf16, kernel
+from ..kernels.steps import bf16, kernel, ssd_inputs
 
 PERIOD, HELD = 16, 7
 """Tokens of a ring in addition to a window, and how many of them it holds while it is timed."""
@@ -31,8 +31,7 @@ def ring(dims: str, t: int, batch: int, delayed: float) -> Side:
     bytes_ = int(kernel(module, "traffic_bytes")([HELD] * batch, *tokens, h, p, n, g, **sizes))
     copies = copies_for(bytes_)
     rows = copies * batch
-    x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
-    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    x, dt, B, C, A, D, bias = ssd_inputs(batch, t, h, p, n, g)
     pool, past = torch.randn(rows, h, p, n, device="cuda"), bf16(rows, capacity, h)
     origin, held = (torch.full((rows,), at, device="cuda", dtype=torch.int32) for at in (0, HELD))
     step = torch.nn.functional.softplus(past.float() + bias)
@@ -58,8 +57,7 @@ def snapshots(dims: str, t: int, batch: int, delayed: float) -> Side:
     pool = torch.randn(copies * batch * (1 + t), h, p, n, device="cuda")
     slots = torch.arange(len(pool), device="cuda", dtype=torch.int32).view(copies, batch, 1 + t)
     first, places = slots[..., 0].contiguous(), slots[..., 1:].contiguous()
-    x, dt, B, C = bf16(batch, t, h, p), bf16(batch, t, h), bf16(batch, t, g, n), bf16(batch, t, g, n)
-    A, D, bias = -torch.rand(h, device="cuda"), torch.randn(h, device="cuda"), torch.randn(h, device="cuda")
+    x, dt, B, C, A, D, bias = ssd_inputs(batch, t, h, p, n, g)
     out = torch.empty_like(x)
 
     def expected(row: int) -> Tensor:
@@ -70,19 +68,3 @@ def snapshots(dims: str, t: int, batch: int, delayed: float) -> Side:
 
     launches: list[Callable[[], object]] = [lambda i=i: launch(i) for i in range(copies)]  # type: ignore[misc]
     return checked(f"snapshots of {t}, {dims}, {batch} rows", launches, out, expected, batch, bytes_, delayed)
-
-
-def rotating(
-    name: str,
-    launch: Callable[[Tensor], object],
-    copies: int,
-    out: Tensor,
-    expected: Callable[[int], Tensor],
-    batch: int,
-    bytes_: int,
-    delayed: float,
-) -> Side:
-    """A launch with separate slots in each copy."""
-    slots = [torch.arange(i * batch, (i + 1) * batch, device="cuda", dtype=torch.int32) for i in range(copies)]
-    launches: list[Callable[[], object]] = [lambda s=s: launch(s) for s in slots]  # type: ignore[misc]
-    return checked(name, launches, out, expected, batch, bytes_, delayed)

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import typer
 
 from conformance.adapters.unpack import RECORD, download, extract
 from conformance.errors import UnpackError
+from conformance.main import run_command
 from conformance.refusal import refused
 
 from .loading import HOME
@@ -128,4 +130,4 @@ def _last(said: str) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_command(main))

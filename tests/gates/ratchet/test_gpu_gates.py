@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from conformance.main import run_command
 from perf_gates import cli
 from perf_gates.gpu_gates import __main__ as command
 from perf_gates.gpu_gates import core_part, parts
@@ -59,10 +60,10 @@ def test_the_report_of_a_whole_run_is_green_and_of_one_without_a_part_is_red(
 ) -> None:
     step = folder / "step.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    assert command.main(["--out", str(folder), "--report"]) == 0
+    assert run_command(command.main, ["--out", str(folder), "--report"]) == 0
     assert step.read_text().startswith("# GPU gates: green")
     (folder / "prefill.json").unlink()
-    assert command.main(["--out", str(folder), "--report"]) == 1
+    assert run_command(command.main, ["--out", str(folder), "--report"]) == 1
     summary = (folder / "summary.md").read_text()
     assert summary.startswith("# GPU gates: red")
     assert "prefill: no 'ssd_chunk_scan, ours in bf16'" in summary
@@ -82,7 +83,7 @@ def test_junit_tells_failures_unknown_cells_and_known_misses_apart(folder: Path,
     Took({"core": 31.0}, {"core": "exit code 1"}).write(folder)
     edited(folder, changed)
     (folder / "unrolled.json").unlink()
-    assert command.main(["--out", str(folder), "--report"]) == 1
+    assert run_command(command.main, ["--out", str(folder), "--report"]) == 1
     root = ElementTree.parse(folder / "junit.xml").getroot()
     suites = {suite.get("name"): suite for suite in root}
     assert suites["parts"].get("errors") == "1"
@@ -120,8 +121,8 @@ def test_a_part_goes_on_where_it_ended_and_is_ended_with_all_that_it_started(
 
 def test_an_archive_is_taken_up_again(folder: Path, tmp_path: Path) -> None:
     out, kept = tmp_path / "again", tmp_path / "run.tar.gz"
-    assert command.main(["--out", str(folder), "--report", "--archive", str(kept)]) == 0
-    assert command.main(["--out", str(out), "--report", "--resume", str(kept)]) == 0
+    assert run_command(command.main, ["--out", str(folder), "--report", "--archive", str(kept)]) == 0
+    assert run_command(command.main, ["--out", str(out), "--report", "--resume", str(kept)]) == 0
     assert (out / "bench.json").read_text() == (folder / "bench.json").read_text()
 
 
@@ -141,14 +142,13 @@ def test_the_core_set_becomes_a_part_and_a_pair_that_does_not_pass_is_red(folder
     timings = json.loads((folder / "core_set.json").read_text())["timings"]
     assert [(t["operation"], t["us"]) for t in timings] == [(load().core[0].over, 1000.0)]
     assert len(core_part.reds(folder / BENCHMARK)) == 3
-    assert command.main(["--out", str(folder), "--report"]) == 1
+    assert run_command(command.main, ["--out", str(folder), "--report"]) == 1
     assert not core_part.write_part(folder / "none.json", folder)
 
 
 @pytest.mark.parametrize("given", ["0of2", "3of2", "1/2", "aofb", "1"])
 def test_a_shard_that_is_none_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["--shard", given, "--list"])
+    assert run_command(command.main, ["--shard", given, "--list"]) == 2
     assert "it must be IofN with 1 <= I <= N" in capsys.readouterr().err
 
 

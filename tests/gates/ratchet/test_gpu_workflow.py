@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from conformance.adapters import unpack
 from conformance.errors import UnpackError
+from conformance.main import module_command, run_command
 from perf_gates.gpu import unpack_peers
 from perf_gates.gpu.kernels import peers
 from perf_gates.gpu_gates import __main__ as command
 from perf_gates.gpu_gates.parts import PARTS
 from perf_gates.ratchet.peers import DISTRIBUTIONS, PEERS
+from ssmspec_ref.options.typed import repeated
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / ".github/workflows/gpu-gates.yml").read_text()
@@ -52,11 +55,12 @@ def test_the_commands_have_the_options_that_the_workflow_gives(tmp_path: Path, m
         assert TOX[f"testenv:{environment}"]["commands"].startswith(f"python -m {module} {{posargs:--")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".tox" / "peers").mkdir(parents=True)
-    parsed = command.arguments([*words("gpu-gates"), "--list"])
-    assert (parsed.part, parsed.peers, parsed.minutes) == (["core", "engine"], Path(".tox/peers"), 40.0)
-    assert sum(part.expected for part in PARTS) < 60 * parsed.minutes < 60 * JOB["timeout-minutes"]
-    with pytest.raises(SystemExit):
-        unpack_peers.main(["--help"])
+    gates = typer.main.get_command(module_command(command.main))
+    parsed = gates.make_context("gates", repeated([*words("gpu-gates"), "--list"], gates)).params
+    assert (parsed["part"], parsed["peers"], parsed["minutes"]) == (["core", "engine"], Path(".tox/peers"), 40.0)
+    assert sum(part.expected for part in PARTS) < 60 * parsed["minutes"] < 60 * JOB["timeout-minutes"]
+    assert run_command(command.main, [*words("gpu-gates"), "--list"]) == 0
+    assert "--into" in words("gpu-peers")
 
 
 def started(part: str, folder: Path) -> tuple[int, list[list[str]]]:
@@ -156,7 +160,7 @@ def test_the_command_unpacks_each_and_imports_what_is_timed(
     asked: list[str] = []
     planted(tmp_path)
     monkeypatch.setattr(unpack_peers, "unpack", lambda requirement, into: asked.append(requirement) or ["a file"])
-    assert unpack_peers.main(["--into", str(tmp_path)]) == 0
+    assert run_command(unpack_peers.main, ["--into", str(tmp_path)]) == 0
     assert asked == [*unpack_peers.PINNED]
     assert f"{tmp_path} holds every module that is timed" in capsys.readouterr().out
 
@@ -167,9 +171,7 @@ def test_a_folder_that_lacks_a_module_is_no_success(
 ) -> None:
     planted(tmp_path, without=name)
     monkeypatch.setattr(unpack_peers, "unpack", lambda requirement, into: [])
-    with pytest.raises(SystemExit) as ended:
-        unpack_peers.main(["--into", str(tmp_path)])
-    assert ended.value.code == 2
+    assert run_command(unpack_peers.main, ["--into", str(tmp_path)]) == 2
     assert f"has no {name} that can be imported" in capsys.readouterr().err
 
 
@@ -180,15 +182,13 @@ def test_what_cannot_be_downloaded_is_told(
         raise UnpackError(f"pip cannot download {requirement}: no network")
 
     monkeypatch.setattr(unpack_peers, "unpack", refuse)
-    with pytest.raises(SystemExit):
-        unpack_peers.main(["--into", str(tmp_path / "peers")])
+    assert run_command(unpack_peers.main, ["--into", str(tmp_path / "peers")]) == 2
     assert "pip cannot download vllm==0.33.0: no network" in capsys.readouterr().err
     assert not (tmp_path / "peers").exists()
 
 
 def test_a_folder_of_peers_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        command.main(["--peers", "no/such/folder", "--list"])
+    assert run_command(command.main, ["--peers", "no/such/folder", "--list"]) == 2
     assert "`python -m perf_gates.gpu.unpack_peers --into no/such/folder` makes it" in capsys.readouterr().err
 
 
