@@ -35,7 +35,7 @@ def attempt(
         str | None, typer.Option(help="The operation that it computes, such as ssd.scan or delta.step.")
     ] = None,
     layout: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=AXES", help="The axes of an argument, such as x=b,d,t. May be repeated.")
+        list[str] | None, typer.Option(help="The axes of an argument, NAME=AXES, such as x=b,d,t. May be repeated.")
     ] = None,
     dtype: Annotated[str, typer.Option(help=f"The type of its inputs: {', '.join(DTYPES)}.")] = "fp32",
     yes: Annotated[bool, typer.Option("--yes", help="Take the first answer to each question; never wait.")] = False,
