@@ -80,7 +80,7 @@ def drawn(launcher: str, o: Options, **more: Any) -> Call:
         state[..., 0] = o.poison  # no output sees it, and every window moves on
     if o.lengths:
         found |= run(o, found)
-    settings = {"keep": o.keep, "activation": o.activation and not o.exact, "write_state": o.write}
+    settings: dict[str, Any] = {"keep": o.keep, "activation": o.activation and not o.exact, "write_state": o.write}
     settings |= {"block_c": 8, "block_d": 8, "block_t": 8, **more}
     settings = {name: x for name, x in settings.items() if name in known}
     return plot.drawn(launcher, o, {name: x for name, x in found.items() if name in known}, dead=dead, **settings)

@@ -77,7 +77,7 @@ STEPS = [
     Options(t=1, b=1, c=3, w=4, state="bf16", io="fp32", seed=5),
     Options(t=1, w=7, c=13, exact=True, seed=6),
 ]
-STEP = Subject(
+STEP: Subject = Subject(
     "conv_step",
     conv_step,
     drawn_by("conv_step"),

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from ssmspec_kernels.conv import conv_commit, conv_packed, conv_step, conv_tree, conv_window  # noqa: F401
 from ssmspec_kernels.shortconv import (  # noqa: F401  # the kernels whose tests these are
@@ -123,7 +123,7 @@ def test_siblings_may_change_places() -> None:
 def test_a_prompt_has_the_bits_of_a_window() -> None:
     call, other = (drawn("shortconv_scan", short(t=6, padding=False)) for _ in range(2))
     y = call.run(shortconv_scan)
-    run: dict[str, Tensor] = {name: other[name].flatten(0, 1).contiguous() for name in "BCx"}
+    run: dict[str, Any] = {name: other[name].flatten(0, 1).contiguous() for name in "BCx"}
     given = {name: other[name] for name in ("S", "weight", "bias", "slots")}
     found = shortconv_packed.shortconv_packed(**given, **run, bounds=torch.arange(0, 25, 6))
     assert torch.equal(found.view(y.shape), y)

@@ -159,7 +159,7 @@ FLUSH = replace(
     BUFFERED,
     name="shortconv_flush",
     module=shortconv_flush,
-    special=[lambda flush, o=o: check_rings(shortconv_buffered, o, flush) for o in RINGS],
+    special=[partial(check_rings, shortconv_buffered, o) for o in RINGS],
 )
 SUBJECTS = [BUFFERED, FLUSH]
 FAULTS: dict[str, list[tuple[str, ...]]] = {
