@@ -8,6 +8,7 @@ Every law is judged on the cases that a subject names for it.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from math import prod
 from types import ModuleType
@@ -234,7 +235,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def told(subject: Subject, o: Any) -> str:
-    return " ".join(str(getattr(x, "__name__", x)) for x in [subject.name, *(o if isinstance(o, tuple) else [o])])
+    return " ".join(map(_word, [subject.name, *(o if isinstance(o, tuple) else [o])]))
+
+
+def _word(part: Any) -> str:
+    """A name that is the same in every process: no address."""
+    if isinstance(part, partial):
+        return " ".join(map(_word, [part.func, *part.args, *part.keywords.values()]))
+    return str(getattr(part, "__name__", part))
 
 
 def test_results_lie_within_the_bound_and_nothing_else_is_written(subject: Subject, o: Any) -> None:
