@@ -122,9 +122,9 @@ def _values(
             options |= role.absent or {}
         elif argument in needed and "off" in offered.get(name, ()):
             options[name] = tuple(value for value in offered[name] if value not in OFF)
-    if matching.family == "ssd" and "p" not in axes.get("D", "p"):
+    if "channel" in offered.get("D", ()) and "p" not in axes.get("D", "p"):
         options["D"] = tuple(value for value in options.get("D", offered["D"]) if value != "channel")
-    if matching.family == "delta":
+    if "gate" in offered and "g" in axes:
         options["gate"] = ("channel",) if "k" in axes["g"] else ("head",)
     if matching.argument(table.state) is None and matching.family != "conv":
         options["slots"] = ("none",)

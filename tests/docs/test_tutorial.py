@@ -65,7 +65,7 @@ def test_the_page_of_layers_has_every_kind_and_every_operation() -> None:
 
 
 def test_every_field_and_operation_of_a_contract_is_explained() -> None:
-    table = CONTRACT.split("## Numeric contract")[1].split("## Limits")[0]
+    table = CONTRACT.split("## Numeric contract")[1].split("\n##")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [field.name for field in fields(NumericContract)]
     operations = CONTRACT.split("## Operations")[1]
     assert re.findall(r"^\| `([\w.]+)` \| `?(.*?)`? \|$", operations, re.MULTILINE) == list(OPERATIONS.items())

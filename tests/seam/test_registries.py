@@ -37,6 +37,7 @@ ELSEWHERE = {
     "conformance/adapters/sglang.py": "what SGLang has",
     "conformance/adapters/transformers": "what transformers has",
     "conformance/adapters/vllm.py": "what vLLM has",
+    "conformance/trying/spellings.py": "how functions of others name the inputs of each recurrence",
     "ssmspec_fast/training/loop.py": "the layers of transformers, whose forward passes are replaced for training",
     "perf_gates/losslessness/cells.py": "names of trained models",
     "ssmspec_fast/adapters/kernels.py": "which kinds have a kernel of each form",
