@@ -124,7 +124,7 @@ def _values(
             options[name] = tuple(value for value in offered[name] if value not in OFF)
     if "channel" in offered.get("D", ()) and "p" not in axes.get("D", "p"):
         options["D"] = tuple(value for value in options.get("D", offered["D"]) if value != "channel")
-    if "gate" in offered and "g" in axes:
+    if "gate" in offered and axes.get("g"):
         options["gate"] = ("channel",) if "k" in axes["g"] else ("head",)
     if matching.argument(table.state) is None and matching.family != "conv":
         options["slots"] = ("none",)
