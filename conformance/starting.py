@@ -94,16 +94,21 @@ def init(
     unused(path)
     starter = level.value if level is Level.generator else f"{recurrence or Recurrence.ssd}_{level}"
     source = resources("conformance.starters").joinpath(f"{starter}.py").read_text(encoding="utf-8")
-    try:
-        path.write_text(source.replace("MODULE", path.stem), encoding="utf-8")
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OptionError(f"{path} cannot be written ({error.strerror}); give a file on a disk with space") from error
+    put(path, source.replace("MODULE", path.stem))
     found = path.parent.resolve() in [Path(entry).resolve() for entry in (*sys.path, "")]
     folder = "" if found else f"PYTHONPATH={path.parent} "
     told = f"{path} is written; next: {folder}{command()} check --adapter {path.stem}:adapter"
     told += " --device interpreter" if level is Level.triton else ""
     Console(soft_wrap=True, highlight=False).print(told)
+
+
+def put(path: Path, text: str) -> None:
+    """Write a new file. Raises: OptionError if it does not fit; then there is none."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise OptionError(f"{path} cannot be written ({error.strerror}); give a file on a disk with space") from error
 
 
 def unused(path: Path) -> None:

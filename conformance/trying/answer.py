@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ..judge.figures import ratio
-from .layouts import Guess, own_options, ways_of
+from .layouts import Guess, left_out, ways_of
 from .reading import Function
 from .search import CASES, Tried
 from .source import contract
@@ -55,8 +55,7 @@ def unknown(of: Function, guess: Guess, dtype: str) -> Iterator[str]:
     fields = contract(of, guess, dtype)
     taken = f"{fields['accumulate']} arithmetic, {fields.get('order', 'token by token')}"
     yield f"not known: how it computes inside. Taken: {taken}. Change CONTRACT if that is wrong."
-    left = [f"{n}={v}" for n, values in own_options(guess.matching.family).items() for v in values
-            if v not in guess.options.get(n, values)]  # fmt: skip
+    left = left_out(guess.matching.family, guess.options)
     left += [f"{axis} above 1" for axis in guess.sizes] + ([] if guess.options.get("slots") is None else ["an initial state"])
     if left:
         yield f"left out, since the function does not take it: {', '.join(left)}. Change LIMITS if that is wrong."

@@ -56,11 +56,7 @@ def attempt(
     results = _results(of, operation, read_pins(of, layout or []), dtype)
     chosen = _chosen(console, of, results, dtype, yes)
     text = source(of, chosen.guess, dtype, chosen.outputs or _as_the_reference(chosen.guess), path)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise OptionError(f"{path} cannot be written ({error.strerror}); give a file on a disk with space") from error
+    starting.put(path, text)
     words = ["run", "--adapter", f"{path.stem}:adapter", "--tier", "smoke"]
     folder = "" if path.parent.resolve() == Path.cwd() else f"PYTHONPATH={path.parent} "
     console.print(f"{path} is written; {'next' if no_run else 'it runs'}: {folder}{command()} {' '.join(words)}")
@@ -163,13 +159,7 @@ def _number(console: Console, fits: list[Tried], yes: bool) -> int:
 
 def _as_the_reference(guess: Guess) -> Outputs:
     """The outputs of a guess that could not be called: as the reference returns them."""
-    table = guess.matching.of
-    return Outputs(
-        "returned[0]",
-        table.output if guess.scans else table.output.replace("t ", ""),
-        "returned[1]",
-        guess.source_axes(table.state),
-    )
+    return Outputs("returned[0]", guess.output_axes, "returned[1]", guess.source_axes(guess.matching.of.state))
 
 
 def register(app: typer.Typer) -> None:

@@ -52,17 +52,29 @@ class Guess:
         """What decides whether a call is possible at all, apart from forms of numbers and options."""
         return self.operation, *sorted(self.layouts.items()), *self.matching.inputs.items()
 
+    @property
+    def output_axes(self) -> str:
+        """The axes of the output as the reference returns it."""
+        return self._without_tokens(self.matching.of.output)
+
     def source_axes(self, role: str) -> str:
         """The axes of an input in the reference's arguments, both where it has one or the other."""
         axes, also = self.matching.of.roles[role].axes, self.matching.of.also.get(role, "")
         more = {*also.split()} - {*axes.split(), "|"}
-        axes = also if more and more <= {*self.layouts.get(role, "").split()} else axes
+        return self._without_tokens(also if more and more <= {*self.layouts.get(role, "").split()} else axes)
+
+    def _without_tokens(self, axes: str) -> str:
         return axes if self.scans else axes.replace("t ", "").replace(" t", "")
 
 
 def own_options(family: str) -> Mapping[str, tuple[str, ...]]:
     """The options of a recurrence, without those that all operations have."""
     return RECURRENCES[family].options if family in RECURRENCES else CONV_OPTIONS
+
+
+def left_out(family: str, options: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The values of the recurrence's options that these leave out, as `name=value`."""
+    return [f"{n}={v}" for n, values in own_options(family).items() for v in values if v not in options.get(n, values)]
 
 
 def guesses(of: Function, matching: Matching, operation: str, pins: Mapping[str, str], framework: str) -> Iterator[Guess]:
@@ -93,10 +105,9 @@ def guesses(of: Function, matching: Matching, operation: str, pins: Mapping[str,
             key = (*sorted(laid.items()), *sorted(ways.items()), *sorted(options.items()))
             if key not in seen:
                 seen.add(key)
-                left = {f"{n}={v}" for n, values in own_options(matching.family).items() for v in values
-                        if v not in options.get(n, values)}  # fmt: skip
+                left = left_out(matching.family, options)
                 sizes = dict.fromkeys(dropped, (1, 1))
-                yield Guess(operation, matching, laid, ways, options, sizes, framework, frozenset(narrow | left))
+                yield Guess(operation, matching, laid, ways, options, sizes, framework, frozenset({*narrow, *left}))
 
 
 def _moved(axes: str, style: tuple[str, ...], dropped: str, renamed: Mapping[str, str]) -> str:

@@ -51,7 +51,7 @@ class Function:
 @dataclass(frozen=True)
 class Matching:
     """What the arguments are for one recurrence: the inputs and the flags, by argument. `told` are those arguments whose name
-    said nothing, and which got an input that was left; `missing` are the inputs and flags that no argument has."""
+    said nothing, and which got an input that was left."""
 
     family: str
     inputs: Mapping[str, str]
@@ -99,8 +99,14 @@ def _imported(home: str, path: Path | None) -> ModuleType:
     try:
         return importlib.import_module(path.stem if path else home)
     except (Exception, SystemExit) as error:
-        said = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
-        raise OptionError(f"{home} cannot be imported ({said}); make `python -c 'import ..'` of it work first") from error
+        raise OptionError(
+            f"{home} cannot be imported ({raised(error)}); make `python -c 'import ..'` of it work first"
+        ) from error
+
+
+def raised(error: BaseException) -> str:
+    """What was raised, in a line."""
+    return f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
 
 
 def _arguments(target: str, found: Callable[..., Any]) -> tuple[Argument, ...]:

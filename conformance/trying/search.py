@@ -21,7 +21,7 @@ from ..suite.expected import Expected
 from ..suite.specification import Specification
 from .arrange import laid
 from .layouts import Guess, own_options
-from .reading import Function
+from .reading import Function, raised
 from .source import Outputs, source
 from .spellings import FAMILIES
 
@@ -77,8 +77,7 @@ def attempt(of: Function, guess: Guess, dtype: str) -> Tried:
     try:
         returned, state = raw.run(*_given(arguments))
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
-        return Tried(guess, said=said, reached=RAISED if isinstance(error, OF_SHAPES) else REFUSED)
+        return Tried(guess, said=raised(error), reached=RAISED if isinstance(error, OF_SHAPES) else REFUSED)
     before = dict(case.sizes) | ({"t": case.sizes["t"] + case.sizes["w"] - 1} if state is None and "w" in case.sizes else {})
     outputs = _outputs(guess, returned, state, arguments[0], before)
     if isinstance(outputs, str):
@@ -139,7 +138,7 @@ def _case(specification: Specification, capability: Capability, case: Case) -> t
         if came.used is not None:
             expected = expectation(specification, case, capability.contract, arguments, came.used)
     except Exception as error:
-        return False, float("inf"), float("inf"), f"{type(error).__name__}: {error}".strip(": ").splitlines()[0]
+        return False, float("inf"), float("inf"), raised(error)
     found = compare(expected, came.outputs, capability.contract, case.sizes)
     share = max((m.utilisation for m in found.outputs), default=float("inf"))
     return found.verdict is Verdict.PASS, _off(expected, came.outputs), share, found.message
@@ -158,8 +157,7 @@ def _off(expected: Sequence[Expected], got: Sequence[Array]) -> float:
 
 def _outputs(guess: Guess, returned: Any, state: Any, S: Any, sizes: Mapping[str, int]) -> Outputs | str:
     """Which of the returned arrays is the output, and which is the state, by their shapes: sizes differ on every axis."""
-    table = guess.matching.of
-    y_axes = [axis for axis in table.output.split() if axis != "t" or guess.scans]
+    y_axes = guess.output_axes.split()
     if isinstance(returned, dict):
         parts = {f'returned["{name}"]': part for name, part in returned.items()}
     else:

@@ -125,9 +125,8 @@ def _operation(of: Function, guess: Guess, run: str, outputs: Outputs | None) ->
     keeps, convolves = guess.matching.argument(table.state) is not None, guess.matching.family == "conv"
     S, inputs = table.state, "u" if convolves else token
     yield f"def {run}({S}, {inputs}, params):"
-    y = table.output if guess.scans else table.output.replace("t ", "")
-    said = f"{guess.operation}({S}, {inputs}, params) -> y, {S}: the output ({y}) and the state ({guess.source_axes(S)})."
-    yield f'    """{said}"""'
+    said = f"the output ({guess.output_axes}) and the state ({guess.source_axes(S)})"
+    yield f'    """{guess.operation}({S}, {inputs}, params) -> y, {S}: {said}."""'
     if keeps:
         yield f"    state = tensor({_laid(guess, S, S)})"
     elif convolves:
@@ -156,9 +155,7 @@ def _operation(of: Function, guess: Guess, run: str, outputs: Outputs | None) ->
 
 def _returned(guess: Guess, outputs: Outputs, S: str) -> Iterator[str]:
     """The lines that return the output and the state."""
-    table = guess.matching.of
-    y_axes = table.output if guess.scans else table.output.replace("t ", "")
-    y = _back(f"array({outputs.y})", outputs.y_axes, y_axes)
+    y = _back(f"array({outputs.y})", outputs.y_axes, guess.output_axes)
     y = f"scale * {y}" if guess.ways.get("scale") == "outside" else y
     if outputs.state is None:
         yield f"    return {y}[:, -u.shape[1] :], np.concatenate([{S}, u.transpose(0, 2, 1)], axis=2)[:, :, -{S}.shape[2] :]"
