@@ -159,6 +159,7 @@ def shown(found: Sequence[Caught]) -> Table:
 def markdown(found: Sequence[Caught]) -> str:
     """The table as Markdown, for the committed page."""
     sure = sum(c.surely for c in found)
+    of_class = {bug_class: [c for c in found if c.fault.bug_class == bug_class] for bug_class in CLASSES}
     lines = [
         "# Planted faults",
         "",
@@ -174,11 +175,11 @@ def markdown(found: Sequence[Caught]) -> str:
         "",
         "| class | faults | caught in every draw | by one case only |",
         "|---|---:|---:|---:|",
-        *(_totals(bug_class, [c for c in found if c.fault.bug_class == bug_class]) for bug_class in CLASSES),
+        *(_totals(bug_class, own) for bug_class, own in of_class.items()),
         "",
     ]
     for bug_class, means in CLASSES.items():
-        own = [c for c in found if c.fault.bug_class == bug_class]
+        own = of_class[bug_class]
         lines += [f"## {bug_class}", "", f"{means[0].upper()}{means[1:]}.", ""]
         if not own:
             lines += [f"Not planted: {LEFT_OUT[bug_class]}.", ""]

@@ -1,17 +1,15 @@
 """The hook for pre-commit: what it starts passes a right adapter and fails a wrong one, as the page on CI says."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.commands import PLACES, ROOT
+from tests.commands import ROOT, done
 
 (HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
 PAGE = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
@@ -26,11 +24,10 @@ def configured() -> Any:
 
 def commit(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """What pre-commit starts in a repository whose configuration gives these arguments."""
-    ssmspec, *words = shlex.split(HOOK["entry"])
-    assert (ssmspec, HOOK["language"], HOOK["pass_filenames"]) == ("ssmspec", "system", False)
-    command = [sys.executable, "-c", "from conformance.main import main; main()", *words, *args]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(PLACES), "COLUMNS": "200"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert (HOOK["language"], HOOK["pass_filenames"]) == ("system", False)
+    ssmspec, conform, *words = shlex.split(HOOK["entry"])
+    assert (ssmspec, conform) == ("ssmspec", "conform")
+    return done(*words, *args, cwd=folder)
 
 
 def test_the_page_names_the_hook() -> None:
@@ -42,8 +39,8 @@ def test_a_right_adapter_passes_and_a_wrong_one_fails(tmp_path: Path, new: str, 
     source = (ROOT / "conformance" / "starters" / "ssd_operations.py").read_text(encoding="utf-8")
     assert source.count("np.exp(dt * A)") == 1
     (tmp_path / "my_kernels.py").write_text(source.replace("np.exp(dt * A)", new))
-    done = commit(tmp_path, *configured()["args"])
-    assert done.returncode == code, done.stdout + done.stderr
+    ran = commit(tmp_path, *configured()["args"])
+    assert ran.returncode == code, ran.stdout + ran.stderr
 
 
 def test_the_adapter_may_be_named_in_pyproject_and_without_one_nothing_passes(tmp_path: Path) -> None:

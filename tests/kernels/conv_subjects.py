@@ -1,6 +1,7 @@
 """Both convolutions' launchers, with the cases of every law."""
 
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -128,18 +129,14 @@ SNAPSHOTS = Subject(
 # --- trees ---
 
 
-def check_order(launcher: str) -> Any:
-    """A check of parents out of order, and of such that are nowhere: nothing outside is read."""
-
-    def check(module: ModuleType) -> None:
-        for bad in ([-1, 2, 0, 7], [3, 3, 3, 3], [-1, 0, 127, 1]):
-            call = drawn(launcher, Options(t=4, keep="none"))
-            call["parents"].copy_(torch.tensor(bad))
-            with watch(**call.tensors) as seen:
-                call.run(module)
-            assert seen.outside == []
-
-    return check
+def check_order(launcher: str, module: ModuleType) -> None:
+    """Of parents out of order, and of such that are nowhere, nothing outside is read."""
+    for bad in ([-1, 2, 0, 7], [3, 3, 3, 3], [-1, 0, 127, 1]):
+        call = drawn(launcher, Options(t=4, keep="none"))
+        call["parents"].copy_(torch.tensor(bad))
+        with watch(**call.tensors) as seen:
+            call.run(module)
+        assert seen.outside == []
 
 
 TREES = [
@@ -161,7 +158,7 @@ TREE = Subject(
     moves=TREES,
     once=ONCE,
     formula=conv.bytes_of_window,
-    special=[check_order("conv_tree")],
+    special=[partial(check_order, "conv_tree")],
 )
 SHORT_TREES = [
     short(t=9, poison=7.0),
@@ -180,24 +177,20 @@ SHORT_TREE = Subject(
     moves=SHORT_TREES,
     once=ONCE,
     formula=conv.bytes_of_nodes,
-    special=[check_order("shortconv_tree")],
+    special=[partial(check_order, "shortconv_tree")],
 )
 
 # --- packed runs ---
 
 
-def check_past_the_run(launcher: str) -> Any:
-    """A check of bounds that end past the run: nothing behind it is touched."""
-
-    def check(module: ModuleType) -> None:
-        call = drawn(launcher, replace(RUNS[4], lengths=MANY, b=5, padding=False, behind=0))
-        call["bounds"][-1] += 5
-        kept = Kept(**call.tensors)
-        call.run(module)
-        kept.check(out=slice(None), **{call.pool: call.named})
-        assert np.isfinite(call.state()).all()
-
-    return check
+def check_past_the_run(launcher: str, module: ModuleType) -> None:
+    """Of bounds that end past the run, nothing behind it is touched."""
+    call = drawn(launcher, replace(RUNS[4], lengths=MANY, b=5, padding=False, behind=0))
+    call["bounds"][-1] += 5
+    kept = Kept(**call.tensors)
+    call.run(module)
+    kept.check(out=slice(None), **{call.pool: call.named})
+    assert np.isfinite(call.state()).all()
 
 
 def runs(*cases: Options) -> list[Options]:
@@ -223,7 +216,7 @@ PACKED = Subject(
     moves=RUNS,
     once=("store out", "store M"),  # the tokens ask for what lies under their taps, each for itself
     formula=conv.bytes_of_run,
-    special=[check_past_the_run("conv_packed")],
+    special=[partial(check_past_the_run, "conv_packed")],
 )
 SHORT_RUNS = runs(
     short(lengths=MANY, poison=7.0),
@@ -241,7 +234,7 @@ SHORT_PACKED = Subject(
     moves=SHORT_RUNS,
     once=("store out", "store S"),
     formula=conv.bytes_of_run,
-    special=[check_past_the_run("shortconv_packed")],
+    special=[partial(check_past_the_run, "shortconv_packed")],
 )
 
 # --- commits ---
